@@ -25,11 +25,8 @@ def on_closed() -> dg.AutomationCondition:
     # Since the request, not since the run: a partition that is replaced during the run is read again.
     # Neither side is composed of other conditions: Dagster would not know their times then, and would
     # forget what came within the tick of a request.
-    updated = (
-        _When.any_deps_match(_When.newly_updated())
-        .allow(partitioned)
-        .since(_When.newly_requested())
-    )
+    newly = _When.any_deps_match(_When.newly_updated()).allow(partitioned)
+    updated = newly.since(_When.newly_requested())
     busy = _When.any_deps_in_progress() | _When.in_progress()
     return (updated & ~missing & ~busy & ~check_fails()).with_label("on_closed")
 
@@ -37,20 +34,15 @@ def on_closed() -> dg.AutomationCondition:
 def check_fails() -> dg.AutomationCondition:
     """Returns a condition: an input's blocking check failed and did not pass since. Dagster's own forgets at a new partition."""
     failed = _When.check_failed().since(_When.check_passed())
-    return _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True)).with_label(
-        "a_blocking_check_fails"
-    )
+    of_any_input = _When.any_deps_match(_When.any_checks_match(failed, blocking_only=True))
+    return of_any_input.with_label("a_blocking_check_fails")
 
 
 def reconciled(*tables: str) -> dg.AutomationCondition:
     """Returns a condition: reconciled since the tables' last partition, as in `on_closed() & reconciled("sensor_averages")`."""
-    return _When.all_deps_match(
-        _When.all_checks_match(_When.check_passed()).allow(
-            dg.AssetSelection.checks(
-                *(dg.AssetCheckKey(dg.AssetKey(t), STREAM_EQUALS_BATCH) for t in tables)
-            )
-        )
-    ).with_label(f"reconciled({', '.join(tables)})")
+    keys = [dg.AssetCheckKey(dg.AssetKey(table), STREAM_EQUALS_BATCH) for table in tables]
+    passed = _When.all_checks_match(_When.check_passed()).allow(dg.AssetSelection.checks(*keys))
+    return _When.all_deps_match(passed).with_label(f"reconciled({', '.join(tables)})")
 
 
 def sensor() -> dg.SensorDefinition:

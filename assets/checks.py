@@ -10,7 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_certificate
-from assets.resources import RECONCILIATION, LakehouseResource, refusals, schedule
+from assets.resources import RECONCILIATION, LakehouseResource, refusals, run_key, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, past_beginning, text
@@ -33,14 +33,10 @@ class Closed(dg.Config):
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    """Returns `stream_equals_batch` for each derived table.
-
-    Adds `expectations_hold` for each table with expectations that is not an ingest table.
-    """
+    """Returns `stream_equals_batch` of each derived table, and `expectations_hold` of each with expectations."""
     derived = catalog.derived
-    return [_stream_equals_batch(t) for t in coverage.reconcilable(catalog)] + [
-        _expectations_hold(t, t in derived) for t in _expecting(catalog)
-    ]
+    reconciled = [_stream_equals_batch(table) for table in coverage.reconcilable(catalog)]
+    return reconciled + [_expectations_hold(t, t in derived) for t in _expecting(catalog)]
 
 
 def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
@@ -65,9 +61,7 @@ def check_expectations(settings: Settings, catalog: Catalog) -> list[dg.Schedule
         keys = [key_of[t.name] for t in expecting if _has_rows_to_judge(settings, catalog, t)]
         if not keys:
             return dg.SkipReason("no table with expectations has rows, or a closed partition, yet")
-        return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}", asset_check_keys=keys
-        )
+        return dg.RunRequest(run_key=run_key(context), asset_check_keys=keys)
 
     return [evaluate]
 
@@ -91,12 +85,10 @@ def _stream_equals_batch(table: Table) -> dg.AssetChecksDefinition:
         pool=RECONCILIATION,
     )
     def check(config: Closed, lakehouse: LakehouseResource) -> dg.AssetCheckResult:
-        span = (
-            None if table.kind.is_upserted else closed(lakehouse.settings, table, config.partitions)
-        )
-        return dg.AssetCheckResult(
-            **verdict(lakehouse.settings, reconciled(lakehouse, table, span))
-        )
+        settings, span = lakehouse.settings, None
+        if not table.kind.is_upserted:
+            span = closed(settings, table, config.partitions)
+        return dg.AssetCheckResult(**verdict(settings, reconciled(lakehouse, table, span)))
 
     return check
 
@@ -105,41 +97,27 @@ def reconciled(lakehouse: LakehouseResource, table: Table, *spans: Range | None)
     """Reconciles each of the `spans`, records the verdicts, and returns one certificate over all of them."""
     from lakehouse.reconcile import reconciliation
 
+    certificates = []
     with refusals():
-        return reconciliation.summed(
-            [
-                c
-                for span in spans
-                for c in reconciliation.reconcile_parts(lakehouse.session_of(table), table, span)
-            ]
-        )
+        for span in spans:
+            session = lakehouse.session_of(table)
+            certificates += reconciliation.reconcile_parts(session, table, span)
+        return reconciliation.summed(certificates)
 
 
 def verdict(settings: Settings, certificate: Certificate) -> dict[str, Any]:
-    """Returns the outcome of a check for a certificate.
-
-    The check fails if no row was compared, or if another range of the table is known to differ.
-    """
+    """Returns the outcome of a check. It fails if no row was compared, or another range of the table is known to differ."""
     different = Verdicts(settings).now()[certificate.table].different
-    severities = dg.AssetCheckSeverity
-    summary = f"{certificate.verdict}: {certificate.rows_in_table} rows in the table, {certificate.rows_recomputed} in batch"
-    differences = [
-        f"DIFFERENT: {Range(*span)}, since {text(each.at)}"
-        for span, each in sorted(different.items())
-    ]
-    description = [
-        summary,
-        *filter(None, (certificate.detail, certificate.cause)),
-        *(differences if certificate.verdict != "DIFFERENT" else []),
-    ]
+    result, rows = certificate.verdict, certificate.rows_recomputed
+    summary = f"{result}: {certificate.rows_in_table} rows in the table, {rows} in batch"
+    description = [summary, *filter(None, (certificate.detail, certificate.cause))]
+    for span, difference in sorted(different.items()) if result != "DIFFERENT" else ():
+        description.append(f"DIFFERENT: {Range(*span)}, since {text(difference.at)}")
+    is_unknown = result in ("PENDING", "UNVERIFIABLE")
     return {
-        "passed": certificate.verdict == "EQUAL"
-        and certificate.rows_recomputed > 0
-        and not different,
+        "passed": result == "EQUAL" and rows > 0 and not different,
         "metadata": of_certificate(certificate),
-        "severity": severities[
-            "WARN" if certificate.verdict in ("PENDING", "UNVERIFIABLE") else "ERROR"
-        ],
+        "severity": dg.AssetCheckSeverity.WARN if is_unknown else dg.AssetCheckSeverity.ERROR,
         "description": ". ".join(description),
     }
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,13 +126,9 @@ class _Demo:
     def _ui(self, port: int, tables: "Iterable[Table]") -> None:
         address = f"http://localhost:{port}"
         text = f"Dagster UI on {lineage(address, tables)}"
-        self._process(
-            "ui",
-            text,
-            dagster_dev(port, ["-m", "assets.definitions"]),
-            "dagster.log",
-            lambda process: self._await(address, process),
-        )
+        command = dagster_dev(port, ["-m", "assets.definitions"])
+        ready = partial(self._await, address)
+        self._process("ui", text, command, "dagster.log", ready)
 
     def watch(self, port: int | None, seconds: float | None) -> None:
         """Shows the tables until the time is over or someone stops the demo."""
@@ -146,10 +143,7 @@ class _Demo:
             self.console.line()
 
     def reconcile(self) -> int:
-        """Reconciles every derived table up to its frontier.
-
-        Returns 0 only if each has rows there and is EQUAL.
-        """
+        """Reconciles every derived table up to its frontier; returns 0 only if each has rows there and is EQUAL."""
         from lakehouse.cli import console
         from lakehouse.declare import catalog
         from lakehouse.errors import LakehouseError
@@ -163,11 +157,10 @@ class _Demo:
             streamed = (t for t in (*loaded.derived, *loaded.keyed) if t.kind.is_streamed)
             tables = [t for t in streamed if t.deterministic]
             with spark_session.opened(self.settings, "demo reconciliation") as spark:
+                session = Session(self.settings, loaded, spark)
                 for table in tables:
                     try:
-                        certificates.append(
-                            reconciliation.reconcile(Session(self.settings, loaded, spark), table)
-                        )
+                        certificates.append(reconciliation.reconcile(session, table))
                     except LakehouseError as err:
                         self.console.print(f"[red]{err}[/red]")
         console.print_columns(
@@ -186,12 +179,12 @@ class _Demo:
             for example in certificate.examples:
                 self.console.print(f"[red]{certificate.table}: {example}[/red]")
         reconciled = [c for c in certificates if c.verdict == "EQUAL" and c.rows_recomputed > 0]
-        self.console.print(
-            f"[green]reconciled: {len(reconciled)} of {len(tables)} tables, stream = batch[/green]"
-            if len(reconciled) == len(tables)
-            else f"[red]reconciled: {len(reconciled)} of {len(tables)} tables[/red]"
-        )
-        return 0 if len(reconciled) == len(tables) else 1
+        summary = f"reconciled: {len(reconciled)} of {len(tables)} tables"
+        if len(reconciled) < len(tables):
+            self.console.print(f"[red]{summary}[/red]")
+            return 1
+        self.console.print(f"[green]{summary}, stream = batch[/green]")
+        return 0
 
     def end(self, *parts: str) -> None:
         """Ends the running ones of these parts. Raises JobError at the end if a part could not be ended."""
@@ -206,9 +199,9 @@ class _Demo:
                 except Exception as err:  # else all later parts would run on
                     failed.append((part, err))
         if failed:
-            said = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
+            errors = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
             raise JobError(
-                f"demo={self.settings.root}: all of it must end, and some of it may run on ({said}); `lakehouse stream status` "
+                f"demo={self.settings.root}: all of it must end, and some of it may run on ({errors}); `lakehouse stream status` "
                 "and `lakehouse broker status` show what"
             ) from failed[0][1]
 
@@ -226,35 +219,20 @@ class _Demo:
 
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.producers import registry
-        from lakehouse.producers.topics import ensure_topics
 
         producer = registry.find(self.settings, pipeline)
         if producer is None:
             return  # its topics are filled by others
-        new = ensure_topics(self.settings, producer, producer.workload.partitions)
+        new = registry.ensure_topics(self.settings, producer, producer.workload.partitions)
         past = ["--history", history] if new else []  # a second run continues from now
         rate = ["--rate", str(min(producer.workload.rate, _RATE))]
-        command = [
-            sys.executable,
-            "-m",
-            "lakehouse",
-            "produce",
-            pipeline,
-            *past,
-            *rate,
-            "--live",
-            "--json",
-        ]
-        text = f"producer of {pipeline}" + (
-            f": {history} of history, then the present" if past else ": the present"
-        )
-        self._process("producers", text, command, f"producer_{pipeline}.log")
+        command = [sys.executable, "-m", "lakehouse", "produce", pipeline, "--live", "--json"]
+        what = f"{history} of history, then the present" if past else "the present"
+        text = f"producer of {pipeline}: {what}"
+        self._process("producers", text, [*command, *past, *rate], f"producer_{pipeline}.log")
 
     def _await(self, address: str, process: subprocess.Popen) -> None:
-        """Returns when the UI answers, or somebody stops the demo.
-
-        Raises JobError if it ends, or takes too long.
-        """
+        """Returns when the UI answers, or somebody stops the demo. Raises JobError if it ends, or takes too long."""
         from lakehouse.errors import JobError
         from lakehouse.storage.disk import layout
 
@@ -263,9 +241,8 @@ class _Demo:
         while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
             if process.poll() is not None:
                 raise JobError(
-                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because "
-                    "the port is taken; "
-                    f"see {log}, or choose another --port"
+                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because the port is "
+                    f"taken; see {log}, or choose another --port"
                 )
             if time.monotonic() > deadline:
                 raise JobError(
@@ -312,10 +289,8 @@ class _Demo:
 
         loaded = catalog.load(self.settings)
         pipelines = loaded.pipelines()
-        last = {
-            c.table: f"{c.verdict} {c.at:%H:%M:%S}"
-            for c in certificates.certificates(self.settings)
-        }
+        given = certificates.certificates(self.settings)
+        last = {c.table: f"{c.verdict} {c.at:%H:%M:%S}" for c in given}
         jobs = queries_table([(p, supervisor.status(self.settings, p)) for p in pipelines], last)
         until = f"{left:.0f} s left" if left != float("inf") else "Ctrl-C ends everything"
         if port is None:

@@ -27,9 +27,8 @@ def maintain_tables(
 
     with refusals():
         done = list(job.run(lakehouse.declared))
-    metadata = {
-        name: sum(getattr(each, name) for each in done) for name in ("files", "commits", "obsolete")
-    }
+    names = ("files", "commits", "obsolete")
+    metadata = {name: sum(getattr(each, name) for each in done) for name in names}
     held = "; ".join(f"{each.table} by {each.held_by}" for each in done if each.held_by)
     yield dg.Output(len(done), metadata=metadata | ({"held": held} if held else {}))
 
@@ -75,11 +74,8 @@ def forget(instance: dg.DagsterInstance, before: datetime) -> None:
                 Path(storage.path_for_shard(run_id)).unlink(missing_ok=True)
     if isinstance(storage, SqlEventLogStorage):
         runless = Events.c.run_id == RUNLESS_RUN_ID
-        last = (
-            select(func.max(Events.c.id))
-            .where(runless)
-            .group_by(Events.c.asset_key, Events.c.dagster_event_type)
-        )
+        last = select(func.max(Events.c.id)).where(runless)
+        last = last.group_by(Events.c.asset_key, Events.c.dagster_event_type)
         dated = (Events.c.partition.is_(None), Events.c.timestamp < before.replace(tzinfo=None))
         old = Events.delete().where(runless, *dated, Events.c.id.not_in(last))
         for connected in (storage.run_connection(RUNLESS_RUN_ID), storage.index_connection()):

@@ -38,24 +38,12 @@ _TECHNICAL = {
     PARTITION: "the partition; of an ingest table that of its arrival",
 }
 _MIB = 2**20
-_OF_QUERY = [
-    "table",
-    "state",
-    "since",
-    "restarts",
-    "rows_per_second",
-    "lag",
-    "late",
-    "quarantined",
-    "batch_seconds",
-]
+_COUNTS = ("restarts", "rows_per_second", "lag", "late", "quarantined", "batch_seconds")
+_OF_QUERY = ("table", "state", "since", *_COUNTS)
 
 
 def column_schema(settings: Settings, table: Table) -> Metadata:
-    """Returns the columns of the table on disk.
-
-    Returns nothing if the table is not there yet (its plan would need Spark).
-    """
+    """Returns the columns of the table on disk; nothing if it is not there yet, for its plan would need Spark."""
     stored = StructType.fromJson({"fields": delta_tables.fields(table_path(settings, table))})
     columns = [
         dg.TableColumn(f.name, f.dataType.simpleString(), description=_TECHNICAL.get(f.name))
@@ -97,28 +85,19 @@ def of_backfill(
 
 
 def of_outcome(commit: Commit | None) -> Metadata:
-    """Returns what a backfill did with one partition.
-
-    None stands for a partition that the backfill had done before it was cut short.
-    """
+    """Returns what a backfill did with one partition; None is one that it had done before it was cut short."""
     if commit is None or commit.version == NOTHING:
         return {"outcome": "unchanged" if commit else "done before"}
-    return {
-        "outcome": "rewritten",
-        "delta_version": commit.version,
-        "code_version": commit.code_version,
-    }
+    versions = {"delta_version": commit.version, "code_version": commit.code_version}
+    return {"outcome": "rewritten"} | versions
 
 
-def of_partition(found: Stored, aside: Mapping[str, int]) -> Metadata:
+def of_partition(stored: Stored, quarantined: Mapping[str, int]) -> Metadata:
     """Returns the rows of a partition, their origin, and its quarantined rows by reason: a plot each over the partitions."""
-    kept = {f"quarantined: {reason}": rows for reason, rows in Counter(aside).most_common(_REASONS)}
-    return {
-        "rows": found.rows,
-        "rows_quarantined": sum(aside.values()),
-        **kept,
-        "origin": found.origin,
-    }
+    frequent = Counter(quarantined).most_common(_REASONS)
+    by_reason = {f"quarantined: {reason}": rows for reason, rows in frequent}
+    counts = {"rows": stored.rows, "rows_quarantined": sum(quarantined.values())}
+    return counts | by_reason | {"origin": stored.origin}
 
 
 def of_report(settings: Settings, table: Table, partition: str) -> Metadata:
@@ -134,9 +113,8 @@ def instant(name: str, moment: datetime | None) -> Metadata:
 
 def of_certificate(certificate: Certificate) -> Metadata:
     """Returns a verdict, with the first 20 rows that differ."""
-    differences = dg.MetadataValue.md(
-        "\n".join(f"- `{example}`" for example in certificate.examples)
-    )
+    listed = "\n".join(f"- `{example}`" for example in certificate.examples)
+    differences = dg.MetadataValue.md(listed)
     return {
         "verdict": certificate.verdict,
         "range": _range(certificate.start, certificate.end),
@@ -152,24 +130,18 @@ def of_certificate(certificate: Certificate) -> Metadata:
     }
 
 
-def of_coverage(found: Coverage) -> Metadata:
-    """Returns the reconciled share of a table's history, and the cost of the reconciliation.
-
-    The values are for an observation, to be plotted.
-    """
-    oldest = (
-        (datetime.now(UTC) - found.oldest_unreconciled).total_seconds() / 3600
-        if found.oldest_unreconciled
-        else 0.0
-    )
+def of_coverage(covered: Coverage) -> Metadata:
+    """Returns the reconciled share of a table's history, and the cost of the reconciliation, to be plotted."""
+    oldest = covered.oldest_unreconciled
+    age = (datetime.now(UTC) - oldest).total_seconds() / 3600 if oldest else 0.0
     return {
-        "reconciled_share": round(found.share, 4),
-        "reconciled_under_this_declaration": found.reconciled_now,
-        "partitions_closed": found.partitions,
-        "partitions_different": len(found.different),
-        "partitions_pending": len(found.pending),
-        "oldest_unreconciled_hours": round(oldest, 2),
-        "reconciliation_seconds_within_a_day": round(float(found.seconds), 1),
+        "reconciled_share": round(covered.share, 4),
+        "reconciled_under_this_declaration": covered.reconciled_now,
+        "partitions_closed": covered.partitions,
+        "partitions_different": len(covered.different),
+        "partitions_pending": len(covered.pending),
+        "oldest_unreconciled_hours": round(age, 2),
+        "reconciliation_seconds_within_a_day": round(float(covered.seconds), 1),
     }
 
 

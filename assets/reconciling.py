@@ -31,6 +31,10 @@ class RangeOfTable(dg.Config):
     )
     end: str = Field(default="", description="ISO 8601, UTC, exclusive")
 
+    @property
+    def span(self) -> Range | None:
+        return parse_range(self.start, self.end) if self.start or self.end else None
+
 
 class Ranges(dg.Config):
     """The ranges to reconcile; the ranges of one table follow each other."""
@@ -52,10 +56,7 @@ def reconcile_ranges(
         try:
             with refusals():
                 table = lakehouse.catalog.table(name)
-                spans = [
-                    parse_range(each.start, each.end) if each.start or each.end else None
-                    for each in ranges
-                ]
+                spans = [each.span for each in ranges]
                 with reconciling(lakehouse.settings, table):
                     certificate = checks.reconciled(lakehouse, table, *spans)
         except Exception as err:
@@ -117,12 +118,12 @@ def _range(name: str, span: Range | None) -> RangeOfTable:
 
 def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
     without = [t.name for t in catalog.derived if coverage.without_frontier(settings, t)]
-    gone = (
-        f"; {', '.join(without)} have rows and no frontier, because their commit logs are gone"
-        if without
-        else ""
-    )
-    return f"every closed partition has a certificate, and nothing was changed{gone}"
+    why = "every closed partition has a certificate, and nothing was changed"
+    if without:
+        why += (
+            f"; {', '.join(without)} have rows and no frontier, because their commit logs are gone"
+        )
+    return why
 
 
 @dg.op(name=_REPAIR, pool=BATCH)
@@ -137,28 +138,20 @@ def repair_table(
 
     with refusals():
         table = lakehouse.catalog.table(config.table)
-        span = parse_range(config.start, config.end) if config.start or config.end else None
-        done = []
-        for each in job.run(lakehouse.session_of(table), table.name, span, unasked=span is None):
+        done, session = [], lakehouse.session_of(table)
+        for each in job.run(session, table.name, config.span, unasked=config.span is None):
             done.append(each)
-            metadata: dict[str, Any] = {
-                "origin": "batch",
-                "cause": each.cause,
-                "delta_version": each.version,
-                "verdict": each.verdict,
-            }
+            metadata: dict[str, Any] = {"origin": "batch", "cause": each.cause}
+            metadata |= {"delta_version": each.version, "verdict": each.verdict}
             yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
     certificates = coverage.latest(lakehouse.settings, table)
-    for each in done[-1:]:
-        outcome = checks.verdict(lakehouse.settings, certificates[each.partition])
-        yield dg.AssetCheckEvaluation(
-            dg.AssetKey(table.name), checks.STREAM_EQUALS_BATCH, **outcome
-        )
-    if done and done[-1].verdict == "DIFFERENT":
-        raise dg.Failure(
-            f"{table.name} {done[-1].partition}: rewritten, and still DIFFERENT",
-            allow_retries=False,
-        )
+    for last in done[-1:]:
+        outcome = checks.verdict(lakehouse.settings, certificates[last.partition])
+        key = dg.AssetKey(table.name)
+        yield dg.AssetCheckEvaluation(key, checks.STREAM_EQUALS_BATCH, **outcome)
+        if last.verdict == "DIFFERENT":
+            failure = f"{table.name} {last.partition}: rewritten, and still DIFFERENT"
+            raise dg.Failure(failure, allow_retries=False)
     yield dg.Output(len(done))
 
 

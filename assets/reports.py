@@ -16,12 +16,7 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.commit_log import frontier
 
 _REPORT = "report"  # a run's tag: the report that it computes
-_UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-]
+_UNDER_WAY = [dg.DagsterRunStatus[n] for n in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED")]
 
 
 def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
@@ -46,32 +41,26 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
             under_way = dg.RunsFilter(statuses=_UNDER_WAY, tags={_REPORT: table.name})
             if not (spans := due(lakehouse, table)) or context.instance.get_runs_count(under_way):
                 continue
-            for span in spans:
-                requests.append(
-                    _request(table.name, list(span.partitions(table.partition_by)), span, hour)
-                )
+            requests += [_request(table, span, hour) for span in spans]
         return requests or dg.SkipReason("every closed partition of every report is computed")
 
     return [evaluate]
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
-    """Returns the ranges of a report to compute now, from the first row of its inputs on, not before `settings.since`.
-
-    Reads logs alone, without a session.
-    """
+    """Returns the ranges of a report to compute now, not before `settings.since`, by logs alone."""
     from lakehouse.batch import late_merge  # the batch run, which the definitions load without
 
     ahead = frontier(lakehouse.settings, table)
-    held = [
-        partition_range(file[f"partition.{PARTITION}"], each.partition_by).start
-        for each in table.closes_with
-        for file in delta_log.files(lakehouse.path(each))
-        if file["num_records"]
-    ]
-    if ahead is None or not held:
+    starts = []
+    for source in table.closes_with:
+        for file in delta_log.files(lakehouse.path(source)):
+            if file["num_records"]:
+                key = file[f"partition.{PARTITION}"]
+                starts.append(partition_range(key, source.partition_by).start)
+    if ahead is None or not starts:
         return []
-    first = floor(min(held), PARTITION_LENGTHS[table.partition_by])
+    first = floor(min(starts), PARTITION_LENGTHS[table.partition_by])
     start = max(first, lakehouse.settings.first_day)
     computed = report_files.computed(lakehouse.settings, table)
     computed -= set(late_merge.outdated(lakehouse, table))
@@ -79,14 +68,12 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
     return joined(partition_range(key, table.partition_by) for key in keys if key not in computed)
 
 
-def _request(name: str, partitions: list[str], span: Range, hour: str) -> dg.RunRequest:
+def _request(table: Table, span: Range, hour: str) -> dg.RunRequest:
+    keys = list(span.partitions(table.partition_by))
     tags = {
-        _REPORT: name,
-        "dagster/asset_partition_range_start": partitions[0],
-        "dagster/asset_partition_range_end": partitions[-1],
+        _REPORT: table.name,
+        "dagster/asset_partition_range_start": keys[0],
+        "dagster/asset_partition_range_end": keys[-1],
     }
-    return dg.RunRequest(
-        run_key=f"{name} {text(span.start)} {text(span.end)} {hour}",
-        asset_selection=[dg.AssetKey(name)],
-        tags=tags,
-    )
+    key = f"{table.name} {text(span.start)} {text(span.end)} {hour}"
+    return dg.RunRequest(run_key=key, asset_selection=[dg.AssetKey(table.name)], tags=tags)

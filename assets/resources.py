@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 BATCH = "batch"
 RECONCILIATION = "reconciliation"
 # schedules and sensors that are on until somebody switches them off
-schedule = partial(
-    dg.schedule,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
+_ON = dg.DefaultScheduleStatus.RUNNING
+schedule = partial(dg.schedule, execution_timezone="UTC", default_status=_ON)
 sensor = partial(dg.sensor, default_status=dg.DefaultSensorStatus.RUNNING)
+
+
+def run_key(context: dg.ScheduleEvaluationContext) -> str:
+    """Returns the key that keeps a schedule's tick to one run."""
+    return f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}"
 
 
 class LakehouseResource(dg.ConfigurableResource):
@@ -85,10 +87,7 @@ class LakehouseResource(dg.ConfigurableResource):
         return Lakehouse(self.settings, self.catalog)
 
     def master_of(self, pipeline: str) -> str:
-        """Returns the Spark master of the batch runs of a pipeline's tables.
-
-        "" stands for a pipeline without resources of its own.
-        """
+        """Returns the Spark master of batch runs of a pipeline's tables; "" is a pipeline without resources of its own."""
         theirs = self.settings.for_pipeline(pipeline).spark_master
         return self.master or ("local[1]" if theirs.startswith("local") else theirs)
 
@@ -104,20 +103,17 @@ class LakehouseResource(dg.ConfigurableResource):
         go to another master gets another session.
         """
         master = self.master_of(table.pipeline)
-        return (
-            self._session
-            if self._session is not None and self._at == master
-            else self._opened(master)
-        )
+        if self._session is not None and self._at == master:
+            return self._session
+        return self._opened(master)
 
     def _opened(self, master: str) -> "Session":
         from lakehouse.runtime import spark_session
         from lakehouse.storage.session import Session
 
         self._close()
-        spark = self._held.enter_context(
-            spark_session.opened(replace(self.settings, spark_master=master), BATCH)
-        )
+        settings = replace(self.settings, spark_master=master)
+        spark = self._held.enter_context(spark_session.opened(settings, BATCH))
         self._session, self._at = Session.on(self.declared, spark), master
         return self._session
 
@@ -131,10 +127,7 @@ class LakehouseResource(dg.ConfigurableResource):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns an error of the library into the step's failure, with the library's own message.
-
-    The failure allows no retries, since another attempt would not help.
-    """
+    """Turns an error of the library into the step's failure, without retries: another attempt would not help."""
     try:
         yield
     except LakehouseError as err:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.metadata import instant
-from assets.resources import LakehouseResource, refusals, schedule
+from assets.resources import LakehouseResource, refusals, run_key, schedule
 from assets.streams import asked_by, observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
@@ -20,12 +20,11 @@ from streaming_jobs.supervision import scheduled, supervisor
 
 def schedules(settings: Settings, catalog: Catalog) -> list[dg.ScheduleDefinition]:
     """Returns a schedule, with its job, for each pipeline that the settings say is scheduled."""
-    crons = {pipeline: settings.freshness_of(pipeline).cron for pipeline in catalog.pipelines()}
-    return [
-        _schedule(settings, pipeline, cron.text, _job(catalog, pipeline))
-        for pipeline, cron in crons.items()
-        if cron
-    ]
+    made = []
+    for pipeline in catalog.pipelines():
+        if cron := settings.freshness_of(pipeline).cron:
+            made.append(_schedule(settings, pipeline, cron.text, _job(catalog, pipeline)))
+    return made
 
 
 def _schedule(
@@ -43,10 +42,7 @@ def _schedule(
         status = supervisor.status(settings, pipeline)
         if status and status.alive and status.freshness == str(settings.freshness_of(pipeline)):
             return dg.SkipReason(f"the run of {status.started_at} goes on")
-        return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
-            tags={"pipeline": pipeline},
-        )
+        return dg.RunRequest(run_key=run_key(context), tags={"pipeline": pipeline})
 
     return evaluate
 
@@ -75,18 +71,10 @@ def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
 
 def _done(status: JobStatus, ingests: set[str]) -> dict[str, dg.MetadataValue]:
     """Returns the result of a run: the rows read from topics, the earliest frontier of its tables, and each table."""
-    tables = [
-        dg.TableRecord(
-            {
-                "table": q.table,
-                "rows": q.rows,
-                "late": q.late,
-                "quarantined": q.quarantined,
-                "frontier": q.frontier or "",
-            }
-        )
-        for q in status.queries
-    ]
+    tables = []
+    for query in status.queries:
+        row = {n: getattr(query, n) for n in ("table", "rows", "late", "quarantined")}
+        tables.append(dg.TableRecord(row | {"frontier": query.frontier or ""}))
     frontiers = [parse_instant(q.frontier) for q in status.queries if q.frontier]
     return {
         "rows": dg.MetadataValue.int(sum(q.rows for q in status.queries if q.table in ingests)),

@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_commit
-from assets.resources import BATCH, LakehouseResource, refusals, schedule
+from assets.resources import BATCH, LakehouseResource, refusals, run_key, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
@@ -25,12 +25,8 @@ def update_tables(lakehouse: LakehouseResource) -> Iterator[dg.AssetMaterializat
 
     with refusals():
         tables = job.wanted(lakehouse.catalog, None)
-        yield from _reported(
-            lakehouse,
-            chain.from_iterable(
-                job.run(lakehouse.session_of(table), table.name) for table in tables
-            ),
-        )
+        runs = (job.run(lakehouse.session_of(table), table.name) for table in tables)
+        yield from _reported(lakehouse, chain.from_iterable(runs))
 
 
 def _reported(
@@ -62,11 +58,11 @@ def fill_history(
     config: NewTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
     """Sets the table's handover, if it has none, and computes the history before it."""
-    from batch_jobs import bootstrap as job
+    from batch_jobs import backfill as job
 
     with refusals():
         session = lakehouse.session_of(lakehouse.catalog.table(config.table))
-        planned = job.plan(session, config.table)
+        planned = job.begin(session, config.table)
         yield from _reported(lakehouse, job.run(session, planned) if planned else ())
 
 
@@ -92,12 +88,8 @@ def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.O
         ingest = lakehouse.catalog.table(config.table)
         done = job.replay(lakehouse.session_of(ingest), ingest)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
-    metadata: dict[str, Any] = {
-        "rows": done.rows,
-        "waiting": done.waiting,
-        "stay_quarantined": dict(done.bad),
-        "computed_again": follow,
-    }
+    metadata: dict[str, Any] = {"rows": done.rows, "waiting": done.waiting}
+    metadata |= {"stay_quarantined": dict(done.bad), "computed_again": follow}
     return dg.Output(done.rows, metadata=metadata)
 
 
@@ -109,10 +101,7 @@ def replay() -> None:
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
-    """Returns the schedule that requests a run every ten minutes, if a closed partition waits for late rows.
-
-    The commit logs show that, without Spark.
-    """
+    """Returns the schedule of a run every ten minutes, if commit logs show a closed partition that waits for late rows."""
 
     @schedule(
         name="merge_late_rows",
@@ -123,20 +112,12 @@ def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         from batch_jobs import update as job
 
-        waiting = job.waiting(Lakehouse(settings, catalog))
+        lakehouse = Lakehouse(settings, catalog)
+        waiting = job.waiting(lakehouse)
         names = [name for name, dirt in waiting.items() if any(d.closed for d in dirt)]
         if not names:
-            return dg.SkipReason(
-                "; ".join(
-                    [
-                        "no closed partition waits for late rows",
-                        *job.withheld(Lakehouse(settings, catalog)),
-                    ]
-                )
-            )
-        return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
-            tags={"tables": ", ".join(names)},
-        )
+            nothing = "no closed partition waits for late rows"
+            return dg.SkipReason("; ".join([nothing, *job.withheld(lakehouse)]))
+        return dg.RunRequest(run_key=run_key(context), tags={"tables": ", ".join(names)})
 
     return evaluate

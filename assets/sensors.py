@@ -50,10 +50,7 @@ def sensors(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:
 
 
 def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Reports a partition as materialised once the frontier has passed its end.
-
-    Cursor: the last partition reported, by table.
-    """
+    """Reports a partition once the frontier has passed its end. Cursor: the last partition reported, by table."""
 
     @sensor(
         name="closed_partitions",
@@ -64,9 +61,8 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
         reported: dict[str, str] = _reported(context, "closed_partitions", dict[str, str])
         events: list[dg.AssetMaterialization] = []
         for table in (t for t in catalog.derived if t.kind.is_streamed):
-            for event in _closings(
-                settings, catalog, table, reported.get(table.name), _MOST - len(events)
-            ):
+            last, left = reported.get(table.name), _MOST - len(events)
+            for event in _closings(settings, catalog, table, last, left):
                 events.append(event)
                 reported[table.name] = str(event.partition)
         return _result(events, reported)
@@ -90,12 +86,9 @@ def _closings(
     span = Range(max(span.start, last.end), span.end) if last else span
     version, stored = coverage.stored(settings, table)
     ahead, offsets = partitions.reached(settings, catalog, table)
-    shared: dict[str, Any] = {
-        "delta_version": version,
-        "code_version": table.code_version,
-        "offsets": dg.MetadataValue.json(offsets),
-    }
-    shared |= instant("frontier", ahead) | column_schema(settings, table)
+    shared: dict[str, Any] = {"delta_version": version, "code_version": table.code_version}
+    shared |= {"offsets": dg.MetadataValue.json(offsets)} | instant("frontier", ahead)
+    shared |= column_schema(settings, table)
     events = []
     keys = list(islice(span.partitions(table.partition_by), most))
     quarantined = coverage.reasons(settings, table, keys)
@@ -178,16 +171,13 @@ def _replacements(
         quarantined = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
             rows = of_partition(stored.get(key or "", coverage.Stored()), quarantined[key or ""])
-            file = of_report(settings, table, key) if key else {}
-            yield dg.AssetMaterialization(
-                table.name, partition=key, metadata=rows | of_commit(commit) | file
-            )
+            metadata = rows | of_commit(commit) | (of_report(settings, table, key) if key else {})
+            yield dg.AssetMaterialization(table.name, partition=key, metadata=metadata)
 
 
 def _version_reported(instance: dg.DagsterInstance, table: Table, partition: str | None) -> object:
-    query = dg.AssetRecordsFilter(
-        dg.AssetKey(table.name), asset_partitions=[partition] if partition else None
-    )
+    partitions = [partition] if partition else None
+    query = dg.AssetRecordsFilter(dg.AssetKey(table.name), asset_partitions=partitions)
     for record in instance.fetch_materializations(query, limit=1).records:
         event = record.asset_materialization
         version = event.metadata.get("delta_version") if event else None
@@ -234,18 +224,14 @@ def streaming_job_states(settings: Settings, catalog: Catalog) -> dg.SensorDefin
 
 def _signature(settings: Settings, status: JobStatus) -> str:
     """Returns a text of the job's state; a change of it is reported on the job's node at once."""
+    job = (f"{status.pid}", status.started_at, status.state, status.error)
     queries = [f"{q.table} {q.state} {q.restarts}" for q in status.queries]
     done = [event.at for event in desired.history(settings, status.pipeline)[-1:]]
-    return " ".join(
-        [f"{status.pid}", status.started_at, status.state, status.error, *queries, *done]
-    )
+    return " ".join([*job, *queries, *done])
 
 
 def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorDefinition:
-    """Brings the streaming jobs to their desired state.
-
-    No cursor: all that the sensor needs is in the jobs' folders.
-    """
+    """Brings the streaming jobs to their desired state. No cursor: all it needs is in the jobs' folders."""
 
     @sensor(
         name="supervise_streaming_jobs",
@@ -253,13 +239,10 @@ def supervise_streaming_jobs(settings: Settings, catalog: Catalog) -> dg.SensorD
         description="Starts streaming jobs and followers that are to run and do not, replaces those that hang, ends crash loops.",
     )
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        decisions = {
-            job: control_loop.step(settings, job)
-            for job in with_followers(catalog, catalog.pipelines())
-        }
-        return dg.SkipReason(
-            "; ".join(f"{name}: {d.action} ({d.why})" for name, d in decisions.items())[:2000]
-        )
+        jobs = with_followers(catalog, catalog.pipelines())
+        decisions = {job: control_loop.step(settings, job) for job in jobs}
+        shown = (f"{name}: {d.action} ({d.why})" for name, d in decisions.items())
+        return dg.SkipReason("; ".join(shown)[:2000])
 
     return evaluate
 
@@ -279,15 +262,10 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
             return dg.SkipReason(
                 "no notifications: neither LAKEHOUSE_NOTIFICATION_COMMAND nor LAKEHOUSE_NOTIFICATION_URLS is set"
             )
-        all_notices = [
-            n
-            for job in with_followers(catalog, catalog.pipelines())
-            for n in notifications.of_job(settings, job)
-        ]
-        all_notices += [
-            *_different(catalog, verdicts),
-            *staleness.stale(settings, catalog, context.instance),
-        ]
+        jobs = with_followers(catalog, catalog.pipelines())
+        all_notices = [notice for job in jobs for notice in notifications.of_job(settings, job)]
+        all_notices += _different(catalog, verdicts)
+        all_notices += staleness.stale(settings, catalog, context.instance)
         failures = notifications.send(settings, all_notices)
         for failure in failures:
             context.log.warning(failure)
@@ -297,13 +275,11 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
 
 
 def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
-    for name, outcomes in verdicts.now().items():
-        table = catalog.tables.get(name)
-        if table is None:
-            continue
-        for (start, end), found in outcomes.different.items():
+    by_table = verdicts.now()
+    for table in [table for table in catalog if table.name in by_table]:
+        for (start, end), found in by_table[table.name].different.items():
             yield Notice(
-                "verdict_different", table.pipeline, found.rows, found.at, name, start, end
+                "verdict_different", table.pipeline, found.rows, found.at, table.name, start, end
             )
 
 

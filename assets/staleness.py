@@ -18,10 +18,7 @@ from streaming_jobs.exporters.notifications import Notice
 
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
-    """Fails when the table is stale, and warns half of its `stale_after` before.
-
-    None for a table that may stay as it is.
-    """
+    """Fails when the table is stale, and warns half of its `stale_after` before. None for a table that may stay as it is."""
     most = bound(settings, catalog, table)
     if most is None:
         return None

@@ -17,6 +17,7 @@ from assets.metadata import (
 )
 from assets.resources import BATCH, LakehouseResource, refusals
 from assets.streams import job_key
+from lakehouse.cli import table_status
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.inputs.sources import Source
 from lakehouse.declare.table import Table
@@ -25,6 +26,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
+
+# parts of the declaration that the UI shows
+_SHOWN_NAMES = "kind delay marker watermark_by window context ttl final_rows report"
+_SHOWN = [name.replace("_", " ") for name in _SHOWN_NAMES.split()]
 
 
 def specs_and_assets(
@@ -58,9 +63,8 @@ def _source(source: Source) -> dg.AssetSpec:
 
 def _written_by_stream(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetSpec:
     """Returns a table that its streaming job alone writes: nothing to materialise, nothing to backfill."""
-    deps = [job_key(table.pipeline)] + [
-        dg.AssetDep(name) for name in table.inputs if table.kind.is_upserted
-    ]
+    inputs = table.inputs if table.kind.is_upserted else ()
+    deps = [dg.AssetDep(job_key(table.pipeline)), *map(dg.AssetDep, inputs)]
     return dg.AssetSpec(table.name, deps=deps, **_shown(settings, catalog, table))
 
 
@@ -87,20 +91,16 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
             for commit in job.run(session, planned):
                 (key,) = commit.span.partitions(table.partition_by)
                 outcomes[key] = commit
-                context.log.info(
-                    f"{key}: {of_outcome(commit)['outcome']}, {len(outcomes)} of {len(planned.partitions)}"
-                )
+                outcome, total = of_outcome(commit)["outcome"], len(planned.partitions)
+                context.log.info(f"{key}: {outcome}, {len(outcomes)} of {total}")
         _, stored = coverage.stored(lakehouse.settings, table)
-        aside = coverage.reasons(lakehouse.settings, table, context.partition_keys)
+        quarantined = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
-            held = of_partition(stored.get(key, coverage.Stored()), aside[key]) | of_outcome(
-                outcomes.get(key)
-            )
-            held |= of_report(lakehouse.settings, table, key)
-            context.add_asset_metadata(held, partition_key=key)
-        shared = instant("frontier", frontier(lakehouse.settings, table)) | column_schema(
-            lakehouse.settings, table
-        )
+            of_key = of_partition(stored.get(key, coverage.Stored()), quarantined[key])
+            of_key |= of_outcome(outcomes.get(key)) | of_report(lakehouse.settings, table, key)
+            context.add_asset_metadata(of_key, partition_key=key)
+        shared = instant("frontier", frontier(lakehouse.settings, table))
+        shared |= column_schema(lakehouse.settings, table)
         metadata = of_backfill(planned, list(outcomes.values()), job.pending(session, planned))
         return dg.MaterializeResult(metadata=metadata | shared)
 
@@ -117,12 +117,10 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
         with refusals():
             commit = reference_tables.rebuild(lakehouse.session_of(table), table)
         version, stored = coverage.stored(lakehouse.settings, table)
-        now: dict[str, Any] = {
-            "changed": commit is not None,
-            "rows": sum(p.rows for p in stored.values()),
-            "delta_version": version,
-        }
-        return dg.MaterializeResult(metadata={**(of_commit(commit) if commit else {}), **now})
+        metadata = of_commit(commit) if commit else {}
+        metadata |= {"changed": commit is not None, "delta_version": version}
+        metadata["rows"] = sum(partition.rows for partition in stored.values())
+        return dg.MaterializeResult(metadata=metadata)
 
     return rebuild
 
@@ -132,9 +130,8 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
     deps = []
     for name in table.inputs:
         partitioned = name in timed and not timed[name].kind.reads_sources
-        deps.append(
-            dg.AssetDep(name, partition_mapping=partitions.mapping(table) if partitioned else None)
-        )
+        mapping = partitions.mapping(table) if partitioned else None
+        deps.append(dg.AssetDep(name, partition_mapping=mapping))
     if any(each.pipeline != table.pipeline for each in timed.values()):
         deps.append(dg.AssetDep(job_key(table.pipeline)))
     return deps
@@ -142,22 +139,12 @@ def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
 
 def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]:
     """Returns what the UI shows of a table, from its declaration."""
-    declared = {
-        "kind": table.kind.name,
-        "delay": str(table.delay) if table.delay else "",
-        "marker": table.marker,
-        "watermark by": table.watermark_by,
-        "window": str(table.window or ""),
-        "context": str(table.context or ""),
-        "ttl": str(table.ttl or ""),
-        "final rows": table.final_rows,
-        "keys": ", ".join(table.keys),
-        "report": str(table.report or ""),
-        "location": dg.MetadataValue.path(str(table_path(settings, table))),
-        "declaration": dg.MetadataValue.md(
-            f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"
-        ),
-    }
+    declared = table_status.declaration(catalog, table)
+    shown = {name: declared[name] for name in _SHOWN if name in declared}
+    code = f"```{'sql' if table.sql else 'python'}\n{table.code}\n```"
+    shown |= {"keys": ", ".join(table.keys)} if table.keys else {}
+    shown |= {"location": dg.MetadataValue.path(str(table_path(settings, table)))}
+    shown |= {"declaration": dg.MetadataValue.md(code)} | column_schema(settings, table)
     tags = {"layer": table.layer, "pipeline": table.pipeline}
     return {
         "description": table.description,
@@ -167,5 +154,5 @@ def _shown(settings: Settings, catalog: Catalog, table: Table) -> dict[str, Any]
         "tags": tags | ({"late": table.late} if table.has_late_rows else {}),
         "code_version": table.code_version,
         "freshness_policy": staleness.policy(settings, catalog, table),
-        "metadata": {k: v for k, v in declared.items() if v} | column_schema(settings, table),
+        "metadata": shown,
     }

@@ -35,10 +35,11 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    return [
-        (_target_equals_table if catalog.target(name)[1].reads_back else _nothing_refused)(name)
-        for name in catalog.targets()
-    ]
+    made = []
+    for name in catalog.targets():
+        check = _target_equals_table if catalog.target(name)[1].reads_back else _nothing_refused
+        made.append(check(name))
+    return made
 
 
 def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:

@@ -22,10 +22,7 @@ def materialize(
     *,
     instance: dg.DagsterInstance | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Materialises a table, or the partitions `first` to `last` of a derived one, in a single run, as the UI would.
-
-    A failure is returned, not raised.
-    """
+    """Materialises a table, or the partitions `first` to `last`, in one run, as the UI would. A failure is returned."""
     selection = dg.AssetSelection.assets(table).without_checks()
     return _run(settings, selection, first, last or first, instance)
 
@@ -34,13 +31,8 @@ def evaluate(
     settings: Settings, table: str, check: str, *, instance: dg.DagsterInstance | None = None
 ) -> dg.AssetCheckEvaluation | None:
     """Returns the outcome of one check of a table; None if the check could not look at the data."""
-    result = _run(
-        settings,
-        dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(table), check)),
-        "",
-        "",
-        instance,
-    )
+    selection = dg.AssetSelection.checks(dg.AssetCheckKey(dg.AssetKey(table), check))
+    result = _run(settings, selection, "", "", instance)
     return next(iter(result.get_asset_check_evaluations()), None)
 
 
@@ -52,11 +44,8 @@ def _run(
     instance: dg.DagsterInstance | None,
 ) -> dg.ExecuteInProcessResult:
     built = definitions.build(settings)
-    chosen = (
-        {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-        if first
-        else {}
-    )
+    ends = {"start": first, "end": last} if first else {}
+    chosen = {f"dagster/asset_partition_range_{end}": key for end, key in ends.items()}
     # its type also allows assets that are computed when they are loaded; there are none here
     made: list[Any] = [*(built.assets or ()), *(built.asset_checks or ())]
     return dg.materialize(

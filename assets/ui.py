@@ -46,10 +46,7 @@ def loaded(file: Path | None) -> list[str]:
 
 
 def dagster_environment(settings: Settings) -> Mapping[str, str]:
-    """Returns the environment of Dagster's processes: the lakehouse, and a home with Dagster's settings.
-
-    Raises SettingsError if the home cannot be written to.
-    """
+    """Returns the environment of Dagster's processes and makes their home. Raises SettingsError if it cannot be written."""
     from lakehouse.storage.disk import layout
     from lakehouse.storage.disk.root import make as make_root
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, refusals, run_key
 from assets.streams import asked_by
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -27,24 +27,16 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     from lakehouse.cli import change_plan
 
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
-    rows = [
-        dg.TableRecord(
-            {
-                "table": each.table,
-                "plan": each.action,
-                "command": each.command,
-                "why": "; ".join((*each.changes, each.says)),
-            }
-        )
-        for each in planned
-        if each.action != "nothing"
-    ]
+    rows = []
+    for each in planned:
+        if each.action != "nothing":
+            why = "; ".join((*each.changes, each.says))
+            facts = {"table": each.table, "plan": each.action, "command": each.command, "why": why}
+            rows.append(dg.TableRecord(facts))
     asking = sum(each.action in change_plan.ASKING for each in planned)
     columns = [dg.TableColumn(name) for name in ("table", "plan", "command", "why")]
-    metadata: dict[str, Any] = {
-        "tables": len(planned),
-        "changed": dg.MetadataValue.table(rows, dg.TableSchema(columns)),
-    }
+    changed = dg.MetadataValue.table(rows, dg.TableSchema(columns))
+    metadata: dict[str, Any] = {"tables": len(planned), "changed": changed}
     return dg.Output(asking, metadata=metadata)
 
 
@@ -82,10 +74,8 @@ def fill(
     upgrade, partitions, rows = _compared(lakehouse, table, within)
     yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
     differing = [each for each in partitions if each.differs]
-    metadata: dict[str, Any] = dict(upgrade.compared) | {
-        "rows_filled": rows,
-        "differing_partitions": _table(differing),
-    }
+    metadata: dict[str, Any] = dict(upgrade.compared)
+    metadata |= {"rows_filled": rows, "differing_partitions": _table(differing)}
     if upgrade.refused:
         raise dg.Failure(f"{table.name}: {upgrade.refused}", metadata=metadata, allow_retries=False)
     yield dg.Output(len(differing), metadata=metadata)
@@ -119,12 +109,10 @@ def _table(partitions: "Sequence[Compared]") -> dg.MetadataValue:
 
 def _outcome(upgrade: "Upgrade") -> dict[str, Any]:
     """Returns the comparison of a table with the version beside it, as a check that fails if rows differ where they may not."""
-    compared, where = dict(upgrade.compared), f", within {upgrade.within}" if upgrade.within else ""
-    summary = (
-        f"{compared['differing']} of {compared['partitions']} partitions differ{where}"
-        if compared
-        else "not compared yet"
-    )
+    compared, summary = dict(upgrade.compared), "not compared yet"
+    if compared:
+        where = f", within {upgrade.within}" if upgrade.within else ""
+        summary = f"{compared['differing']} of {compared['partitions']} partitions differ{where}"
     return {
         "passed": bool(compared) and not upgrade.refused,
         "metadata": compared | {"state": upgrade.state, "at": upgrade.at},
@@ -152,14 +140,14 @@ def compare(
     from lakehouse.storage.versions import upgrades
 
     with refusals():
-        reading, held = beside(lakehouse.declared)
+        reading, hindrances = beside(lakehouse.declared)
         tables = [lakehouse.catalog.table(name) for name in config.tables or reading]
     if not tables:
-        raise dg.Failure("\n".join(held) or _NONE, allow_retries=False)
+        raise dg.Failure("\n".join(hindrances) or _NONE, allow_retries=False)
     differing, refused = 0, []
     for table in tables:
-        noted = upgrades.upgrade(lakehouse.settings, table)
-        upgrade, _, _ = _compared(lakehouse, table, noted.within if noted else None)
+        present = upgrades.upgrade(lakehouse.settings, table)
+        upgrade, _, _ = _compared(lakehouse, table, present.within if present else None)
         yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
         differing += upgrade.compared["differing"]
         refused += [f"{table.name}: {upgrade.refused}"] if upgrade.refused else []
@@ -201,14 +189,12 @@ def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefiniti
         "it is switched on.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        reading, held = beside(Lakehouse(settings, catalog))
+        reading, hindrances = beside(Lakehouse(settings, catalog))
         if not reading:
-            return dg.SkipReason("; ".join(held) or _NONE)
-        return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
-            run_config=dg.RunConfig(ops={"compare": Beside(tables=reading)}),
-            tags={"tables": ", ".join(reading)[:200]},
-        )
+            return dg.SkipReason("; ".join(hindrances) or _NONE)
+        config = dg.RunConfig(ops={"compare": Beside(tables=reading)})
+        tags = {"tables": ", ".join(reading)[:200]}
+        return dg.RunRequest(run_key=run_key(context), run_config=config, tags=tags)
 
     return evaluate
 
@@ -217,11 +203,8 @@ def checks(settings: Settings, catalog: Catalog) -> list[dg.AssetChecksDefinitio
     """Returns `versions_agree` for each table that has a version beside it when the code location is loaded."""
     from lakehouse.storage.disk import layout
 
-    return [
-        _versions_agree(catalog.table(name))
-        for name in layout.upgraded(settings)
-        if name in catalog.tables
-    ]
+    names = [name for name in layout.upgraded(settings) if name in catalog.tables]
+    return [_versions_agree(catalog.table(name)) for name in names]
 
 
 def _versions_agree(table: Table) -> dg.AssetChecksDefinition:
@@ -262,19 +245,15 @@ def exchange(
     from streaming_jobs.supervision import supervisor
 
     with refusals():
-        chosen = lakehouse.catalog.table(config.table)
-        with full_disk.named(
-            lakehouse.settings,
-            f"the exchange of the versions of {chosen.name}",
-            lambda: job.stands(lakehouse.settings, chosen),
-        ):
-            done, pid = job.exchange(
-                lakehouse.declared,
-                config.table,
-                config.command,
-                lambda table: beside.catch_up(lakehouse.session_of(table), table),
-                asked_by(context),
-            )
+        chosen, settings = lakehouse.catalog.table(config.table), lakehouse.settings
+        what = f"the exchange of the versions of {chosen.name}"
+
+        def catch_up(table: Table) -> None:
+            beside.catch_up(lakehouse.session_of(table), table)
+
+        with full_disk.named(settings, what, lambda: job.stands(settings, chosen)):
+            command, by = config.command, asked_by(context)
+            done, pid = job.exchange(lakehouse.declared, chosen.name, command, catch_up, by)
         if pid is not None:
             supervisor.await_running(lakehouse.settings, chosen.pipeline, pid)
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})

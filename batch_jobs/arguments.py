@@ -8,6 +8,7 @@ import typer
 from lakehouse.cli import opening
 
 if TYPE_CHECKING:
+    from lakehouse.ranges import Range
     from lakehouse.storage.lakehouse import Lakehouse
 
 Name = Annotated[
@@ -25,12 +26,17 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 def asked(
     start: str | None, end: str | None
 ) -> "tuple[Lakehouse, datetime | None, datetime | None]":
-    """Returns the lakehouse of the environment, and the two ends of a range.
-
-    Raises RangeError if an end is not an instant.
-    """
+    """Returns the lakehouse of the environment, and the two ends of a range. Raises RangeError for no instant."""
     from lakehouse.ranges import parse_instant
 
     first = parse_instant(start, "start") if start else None
     last = parse_instant(end, "end") if end else None
     return opening.lakehouse(), first, last
+
+
+def asked_range(start: str | None, end: str | None) -> "tuple[Lakehouse, Range | None]":
+    """Returns the lakehouse of the environment, and the range between two ends; None without ends. Raises RangeError."""
+    from lakehouse.ranges import optional_range
+
+    lakehouse, first, last = asked(start, end)
+    return lakehouse, optional_range(first, last)

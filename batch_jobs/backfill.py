@@ -1,4 +1,4 @@
-"""The backfill: makes a closed range of one table hold its batch run.
+"""The backfill: makes a closed range of one table hold its batch run. A new table begins with that of its history.
 
 Several partitions are computed at a time and published one by one, each in one Delta commit with one
 line in the commit log. A killed run continues where it was when it is run again. Partitions that were
@@ -22,6 +22,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
+from lakehouse.stream import handover
 from lakehouse.stream.lag import lag
 from lakehouse.transform import creation
 
@@ -56,6 +57,19 @@ def run(
         yield from followed(session, other, span, planned.at_once)
 
 
+def begin(session: Session, table_name: str) -> Backfill | None:
+    """Sets the handover of a new table, if it has none, and returns the plan of its history up to there.
+
+    Returns None if there is no history before the handover. Raises UnknownTable, RangeError, JobError.
+    """
+    table = session.catalog.table(table_name)
+    session.catalog.check_streamed(table)
+    creation.create(session, table)
+    begins = handover.begin(session, table)
+    span = compute.behind(session, table, begins.frontier)
+    return plan(session, table_name, span.start, span.end) if span else None
+
+
 def renew(lakehouse: Lakehouse, table_name: str) -> None:
     """Has the job of a keyed or versioned table compute it again when it is started the next time."""
     table = lakehouse.catalog.table(table_name)
@@ -67,18 +81,15 @@ def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     """Returns, by table, the partitions of the tables that read this one that wait for a batch run. Reads commit logs."""
     table, by_table = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
-        waiting = late_merge.outdated(lakehouse, other)
-        by_table[other.name] = [p for p in waiting if p in set(span.partitions(other.partition_by))]
+        reached = set(span.partitions(other.partition_by))
+        by_table[other.name] = [p for p in late_merge.outdated(lakehouse, other) if p in reached]
     return {name: partitions for name, partitions in by_table.items() if partitions}
 
 
 def followed(
     session: Session, table: Table, span: Range = _EVER, at_once: int = 1
 ) -> Iterator[Commit]:
-    """Makes the closed part of `span` show what was rewritten in the table's inputs.
-
-    Partitions that are open wait until they close.
-    """
+    """Makes the closed part of `span` show what was rewritten in the table's inputs. Open partitions wait."""
     with publishing(session.settings, table):
         end = min(span.end, frontier(session.settings, table) or BEGINNING)
         units = (
@@ -90,10 +101,8 @@ def followed(
         # a session may continue into any later partition: all partitions up to there in one
         if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
-            yield from (
-                compute.backfill(session, table, each)
-                for each in late_merge.session_spans(session, table, dirt)
-            )
+            for sessions in late_merge.session_spans(session, table, dirt):
+                yield compute.backfill(session, table, sessions)
         else:
             yield from _published(session, table, closed, at_once)
 
@@ -127,14 +136,9 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 
 def _give_way(lakehouse: Lakehouse) -> None:
-    """Waits while a streaming query lags too far.
-
-    The wait has a bound, because the query may lag for another reason.
-    """
-    most, deadline = (
-        duration(lakehouse.settings.stream_lag),
-        time.monotonic() + duration(lakehouse.settings.batch_within).total_seconds(),
-    )
+    """Waits while a streaming query lags too far. The wait has a bound: the query may lag for another reason."""
+    most, within = map(duration, (lakehouse.settings.stream_lag, lakehouse.settings.batch_within))
+    deadline = time.monotonic() + within.total_seconds()
     while lag(lakehouse, datetime.now(UTC)) > most and time.monotonic() < deadline:
         time.sleep(_LOOK)
 

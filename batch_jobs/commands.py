@@ -14,13 +14,8 @@ from lakehouse.cli.console import AsJson
 from lakehouse.errors import RangeError
 
 tables = console.group("Tables: what they hold, what was quarantined or late.")
-app = console.group(
-    groups={
-        "reconcile": reconcile_commands.group,
-        "table": tables,
-        "upgrade": upgrade_commands.group,
-    }
-)
+groups = {"reconcile": reconcile_commands.group, "table": tables, "upgrade": upgrade_commands.group}
+app = console.group(groups=groups)
 
 
 @app.command()
@@ -68,10 +63,8 @@ def backfill(
     if dry_run:
         views.show_plan(table, planned, as_json)
         return
-    commits, total = (
-        [],
-        len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1,
-    )
+    total = len(planned.partitions) - len(planned.done) if planned and not all_or_nothing else 1
+    commits = []
     with (
         opening.session(lakehouse, f"backfill {table}") as session,
         console.counting(f"backfill {table}", total) as done,
@@ -84,9 +77,8 @@ def backfill(
         for commit in runs:
             commits.append(commit)
             done(commit.written)
-    views.show_backfill(
-        table, planned, commits, job.pending(lakehouse, planned) if planned else {}, as_json
-    )
+    pending = job.pending(lakehouse, planned) if planned else {}
+    views.show_backfill(table, planned, commits, pending, as_json)
 
 
 @app.command()
@@ -98,7 +90,7 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     handover itself, and the command may run beside it. A killed command continues when it is run
     again. Exit code 0 when done, 2 when refused.
     """
-    from batch_jobs import bootstrap as job
+    from batch_jobs import backfill as job
     from lakehouse.storage.position.handovers import handover_of
 
     lakehouse = opening.lakehouse()
@@ -106,11 +98,10 @@ def bootstrap(table: Name, as_json: AsJson = False) -> None:
     commits = []
     with opening.session(lakehouse, f"handover {table}") as session:
         with console.working(f"looking where {table} is to begin"):
-            planned = job.plan(session, table)
+            planned = job.begin(session, table)
         if planned:
-            with console.counting(
-                f"history of {table}", len(planned.partitions) - len(planned.done)
-            ) as done:
+            left = len(planned.partitions) - len(planned.done)
+            with console.counting(f"history of {table}", left) as done:
                 for commit in job.run(session, planned):
                     commits.append(commit)
                     done(commit.written)
@@ -185,13 +176,10 @@ def erase(
         )
     with opening.session(lakehouse, f"erase {table}") as session:
         with console.working(f"looking for the rows in {table} and what was computed from them"):
-            erasure = (
-                job.erase(session, ingest, where)
-                if yes and not dry_run
-                else job.planned(session, ingest, where)
-            )
+            run = job.erase if yes and not dry_run else job.planned
+            erasure = run(session, ingest, where)
         views.show_erasure(erasure, as_json)
-        if names := [each.name for each in savepoints.savepoints(lakehouse.settings)]:
+        if names := [savepoint.name for savepoint in savepoints.savepoints(lakehouse.settings)]:
             console.print_note(
                 f"savepoints={', '.join(names)}: they hold the tables as they were, with these rows; "
                 "`lakehouse savepoint drop` removes one"
@@ -266,8 +254,8 @@ def maintain(
     done = []
     try:
         with console.working("maintaining tables") as now:
-            for each in job.run(lakehouse, table):
-                done.append(each)
-                now(f"maintained {each.table}")
+            for maintenance in job.run(lakehouse, table):
+                done.append(maintenance)
+                now(f"maintained {maintenance.table}")
     finally:  # also if a table is left out: the others are shown
         views.show_maintenance(done, as_json)

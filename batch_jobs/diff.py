@@ -28,10 +28,7 @@ _EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The differences that the other code makes in a table's past.
-
-    The first value of each pair is the present code's.
-    """
+    """The differences that the other code makes in a table's past; the first of each pair is the present code's."""
 
     table: str
     code: str
@@ -66,9 +63,8 @@ def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
         after = other_code.compute(lakehouse.settings, table, span, code, place)
         with spark_session.opened(lakehouse.settings, f"diff {table.name}") as spark:
             session = Session.on(lakehouse, spark)
-            before = side.write(
-                session, table.name, span, table.partition_by, place / "before", after.inputs
-            )
+            place_before, length = place / "before", table.partition_by
+            before = side.write(session, table.name, span, length, place_before, after.inputs)
             return _diff(spark, lakehouse.catalog, table, span, code, (before, after), place)
 
 
@@ -107,11 +103,8 @@ def _diff(
 
 def _changed(before: Mapping, after: Mapping) -> dict:
     names = [*before, *(name for name in after if name not in before)]
-    return {
-        name: (before.get(name), after.get(name))
-        for name in names
-        if before.get(name) != after.get(name)
-    }
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def by_partition(
@@ -128,17 +121,13 @@ def by_partition(
     compared = {}
     for key in sorted(ours | theirs):
         rows = ours.get(key, EMPTY).rows, theirs.get(key, EMPTY).rows
-        counts = differing.get(key, NONE)
-        compared[key] = Compared(
-            key, *rows, counts.missing, counts.extra, counts.changed, counts.examples
-        )
+        difference = differing.get(key, NONE)
+        counts = difference.missing, difference.extra, difference.changed
+        compared[key] = Compared(key, *rows, *counts, difference.examples)
     return compared
 
 
 def _upstream(catalog: Catalog, table: Table, sides: tuple[Side, Side]) -> tuple[str, ...]:
     before, after = (version.code_versions for version in sides)
-    return tuple(
-        t.name
-        for t in catalog
-        if table.name in catalog.downstream(t) and before[t.name] != after.get(t.name)
-    )
+    upstream = (t.name for t in catalog if table.name in catalog.downstream(t))
+    return tuple(name for name in upstream if before[name] != after.get(name))

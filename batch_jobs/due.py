@@ -41,10 +41,7 @@ class Known:
 
 
 def tables(lakehouse: Lakehouse, name: str | None) -> list[Table]:
-    """Returns the named table, or all that can be reconciled.
-
-    Raises UnknownTable, and RangeError for a table without a batch run.
-    """
+    """Returns the named table, or all that can be reconciled. Raises UnknownTable, and RangeError without a batch run."""
     if name is None:
         return coverage.reconcilable(lakehouse.catalog)
     table = lakehouse.catalog.table(name)
@@ -74,10 +71,9 @@ def run(
 
     `session` is called only if there is work, and returns the same session each time.
     """
-    works: list[_Work] = [
-        (_is_due, _reconciled),
-        *([(repair.allowed, _repaired)] if repairs else []),
-    ]
+    works: list[_Work] = [(_is_due, _reconciled)]
+    if repairs:
+        works.append((repair.allowed, _repaired))
     for is_wanted, work in works:
         for table in asked:
             try:
@@ -97,12 +93,8 @@ def run(
 def differing(lakehouse: Lakehouse, asked: Iterable[Table]) -> list[Known]:
     """Returns the ranges of these tables that are known to differ."""
     outcomes = Verdicts(lakehouse.settings).now()
-    return [
-        Known(table.name, Range(*span))
-        for table in asked
-        if table.name in outcomes
-        for span in sorted(outcomes[table.name].different)
-    ]
+    names = [table.name for table in asked if table.name in outcomes]
+    return [Known(n, Range(*span)) for n in names for span in sorted(outcomes[n].different)]
 
 
 def exit_code(outcomes: Iterable[Outcome], known: Sequence[Known]) -> int:

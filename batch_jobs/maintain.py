@@ -18,15 +18,10 @@ def planned(lakehouse: Lakehouse, name: str | None = None) -> list[Maintenance]:
 
     Raises UnknownTable.
     """
-    places = [
-        place
-        for table in _wanted(lakehouse.catalog, name)
-        for place in retention.places(lakehouse, table)
-    ]
-    return [
-        retention.plan(lakehouse.settings, place)
-        for place in [*places, *([] if name else retention.log_tables(lakehouse.settings))]
-    ]
+    tables = _wanted(lakehouse.catalog, name)
+    places = [place for table in tables for place in retention.places(lakehouse, table)]
+    places += [] if name else retention.log_tables(lakehouse.settings)
+    return [retention.plan(lakehouse.settings, place) for place in places]
 
 
 def run(lakehouse: Lakehouse, name: str | None = None) -> Iterator[Maintenance]:

@@ -50,16 +50,12 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
         "place": str(place / "after"),
         "answer": str(place / "answer"),
     }
-    environment = (
-        os.environ | to_environment(settings) | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-    )
+    python_path = {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    environment = os.environ | to_environment(settings) | python_path
     command = [sys.executable, "-P", "-m", "batch_jobs.side", json.dumps(asked)]
+    hours = f"{_LIMIT / 3600:.0f} hours"
     _log.info(
-        "%s %s: a process of its own computes it with the code %s; it is waited for up to %.0f hours",
-        table.name,
-        span,
-        code,
-        _LIMIT / 3600,
+        f"{table.name} {span}: a process of its own computes it with the code {code}; it is waited for up to {hours}"
     )
     try:
         run = subprocess.run(
@@ -72,13 +68,13 @@ def compute(settings: Settings, table: Table, span: Range, code: str, place: Pat
         )
     except subprocess.TimeoutExpired as err:
         raise JobError(
-            f"code={code!r}, table={table.name}, range={span}: its process must end within {_LIMIT / 3600:.0f} hours and did "
-            "not, so it was ended; compare a shorter range"
+            f"code={code!r}, table={table.name}, range={span}: its process must end within {hours} and did not, so it was "
+            "ended; compare a shorter range"
         ) from err
     if run.returncode:
-        said = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
+        output = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
         raise JobError(
-            f"code={code!r}: it cannot be run ({said[-1]}); correct it, or name another version"
+            f"code={code!r}: it cannot be run ({output[-1]}); correct it, or name another version"
         )
     answer = json.loads((place / "answer").read_text())
     if "refused" in answer:
@@ -93,10 +89,7 @@ def _root(module: str) -> Path:
 
 
 def _repository(folder: Path) -> Path | None:
-    """Returns the top of the git repository that `folder` is in.
-
-    Returns None for an installed package, wherever the environment lies.
-    """
+    """Returns the top of the git repository that `folder` is in; None for an installed package, wherever it lies."""
     if folder.is_relative_to(Path(sys.prefix).resolve()):
         return None
     top = _git(folder, "rev-parse", "--show-toplevel")
@@ -119,11 +112,9 @@ def _folder(code: str, top: Path | None, place: Path) -> Path:
         return (place / "code").resolve()
     if Path(code).is_dir():
         return Path(code).resolve()
-    problem = (
-        f"the repository {top} has no such ref"
-        if top
-        else "the tables' modules are in no git repository"
-    )
+    problem = "the tables' modules are in no git repository"
+    if top:
+        problem = f"the repository {top} has no such ref"
     raise JobError(
         f"code={code!r}: {problem}, and it is no folder; name a commit, branch or tag, or the top of a checkout"
     )

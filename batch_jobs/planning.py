@@ -73,9 +73,7 @@ def plan(
     whole: bool = False,
     ask: Ask = "missing",
 ) -> Backfill | None:
-    """Returns the plan of `backfill.run`, and refuses what that would refuse.
-
-    Returns None for a reference, keyed or versioned table, which has no range.
+    """Returns the plan of `backfill.run`, and refuses what that would refuse; None for a table that has no range.
 
     Raises RangeError, UnknownTable.
     """
@@ -98,9 +96,8 @@ def plan(
     partitions = tuple(span.partitions(table.partition_by))
     inputs = {each.name: delta_log.files(lakehouse.path(each)) for each in timed}
     mine = set(partitions)
-    stored = [
-        f for f in delta_log.files(lakehouse.path(table)) if f[f"partition.{PARTITION}"] in mine
-    ]
+    own = delta_log.files(lakehouse.path(table))
+    stored = [f for f in own if f[f"partition.{PARTITION}"] in mine]
     _check_retained(catalog, table, inputs, stored)
     files = [f for each in timed for f in inputs[each.name] if lakehouse.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
@@ -165,24 +162,21 @@ def unfinished(
     late rows to it.
     """
     lines = [c for c in runs if c.run]
-    last = lines[0] if lines else None
-    mine = [c for c in lines if last and c.run == last.run]
+    if not lines:
+        return 1, set()
+    last = lines[0]
+    mine = [c for c in lines if c.run == last.run]
     by_partition = {p: c for c in mine for p in c.span.partitions(table.partition_by)}
     whole = len(list(span.partitions(table.partition_by)))
-    if (
-        not last
-        or not last.left
-        or min(c.span.start for c in mine) != span.start
-        or len(by_partition) + last.left != whole
-    ):
-        return (last.run if last else 0) + 1, set()
+    is_this_range = min(c.span.start for c in mine) == span.start
+    if not last.left or not is_this_range or len(by_partition) + last.left != whole:
+        return last.run + 1, set()
     now = (table.code_version, compute.pinned(lakehouse, table))
     dirty = {d.partition for d in late_merge.dirty(lakehouse, table)}
     dirty |= set(late_merge.outdated(lakehouse, table))
+    clean = {p: c for p, c in by_partition.items() if p not in dirty}
     return last.run, {
-        p
-        for p, c in by_partition.items()
-        if p not in dirty and (c.code_version, c.inputs["references"]) == now
+        p for p, c in clean.items() if (c.code_version, c.inputs["references"]) == now
     }
 
 
@@ -199,15 +193,10 @@ def _check_retained(
             return  # a file without statistics says nothing about its rows
     column, before = _placed_by(catalog, table)
     first = min(firsts, default=None)
-    lost = sorted(
-        {
-            f[f"partition.{PARTITION}"]
-            for f in stored
-            if f["num_records"]
-            and (first is None or (f.get(column) and f[column] - before < first))
-        }
-    )
-    if lost:
+    filled = [f for f in stored if f["num_records"]]
+    if first is not None:
+        filled = [f for f in filled if f.get(column) and f[column] - before < first]
+    if lost := sorted({f[f"partition.{PARTITION}"] for f in filled}):
         left = f"begins at {ranges.text(first)}" if first else "is empty"
         raise RangeError(
             f"table={table.name}, partitions={lost[0]} to {lost[-1]} ({len(lost)}): the input of their rows is gone, "
@@ -230,14 +219,13 @@ def _conflicts(
         conflicts.append(
             f"pid {pid} is rewriting {table.name}: a backfill is refused until that process has ended"
         )
-    if waiting := [
-        d.partition for d in late_merge.dirty(lakehouse, table) if d.partition in partitions
-    ]:
+    dirty = [d.partition for d in late_merge.dirty(lakehouse, table)]
+    if waiting := [key for key in dirty if key in partitions]:
         conflicts.append(f"late rows wait in {brief(waiting)}: this run merges them, too")
     for each in lakehouse.catalog.timed_inputs(table):
         if each.kind.reads_sources:
             continue
-        dirty = (d.partition for d in late_merge.dirty(lakehouse, each))
+        dirty = [d.partition for d in late_merge.dirty(lakehouse, each)]
         stale = [*late_merge.outdated(lakehouse, each), *dirty]
         spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batch_jobs import reconcile_views as views
-from batch_jobs.arguments import DryRun, End, Name, Start, asked
+from batch_jobs.arguments import DryRun, End, Name, Start, asked_range
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
@@ -26,11 +26,10 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
     No rows are changed. Exit code 0: EQUAL; 1: DIFFERENT, or no row compared; 3: no verdict yet
     (PENDING, OPEN, UNVERIFIABLE); 2: refused.
     """
-    from lakehouse.ranges import optional_range
     from lakehouse.reconcile import reconciliation
 
-    lakehouse, first, last = asked(start, end)
-    chosen, span = lakehouse.catalog.table(table), optional_range(first, last)
+    lakehouse, span = asked_range(start, end)
+    chosen = lakehouse.catalog.table(table)
     _check(lakehouse, chosen, span)  # refused before a JVM starts
     with (
         opening.session(lakehouse, f"reconcile {table}") as session,
@@ -145,10 +144,8 @@ def repair(
     by; 2 when refused.
     """
     from batch_jobs import repair as job
-    from lakehouse.ranges import optional_range
 
-    lakehouse, first, last = asked(start, end)
-    span = optional_range(first, last)
+    lakehouse, span = asked_range(start, end)
     planned = job.plan(lakehouse, table, span)
     if dry_run or not planned:
         unreconciled = job.unreconciled(lakehouse, table, span)

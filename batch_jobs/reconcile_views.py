@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _KEYS = 20  # the most differing keys that are shown
 
 
-def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
+def show_coverage(coverages: "list[Coverage]", since: str, as_json: bool) -> None:
     if as_json:
-        console.print_json([asdict(each) | {"share": each.share} for each in found])
+        console.print_json([asdict(each) | {"share": each.share} for each in coverages])
         return
     console.print_columns(
-        found,
+        coverages,
         {
             "table": lambda c: c.table,
             "closed": lambda c: c.partitions,
@@ -37,7 +37,7 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
             "seconds a day": lambda c: f"{c.seconds:.1f}",
         },
     )
-    for each in found:
+    for each in coverages:
         if each.before_since:
             console.print_text(
                 f"{each.table}: {each.before_since:,} partitions begin before LAKEHOUSE_SINCE={since}, so they are never "
@@ -45,9 +45,8 @@ def show_coverage(found: "list[Coverage]", since: str, as_json: bool) -> None:
             )
         for lost in each.lost:
             console.print_text(
-                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; "
-                "`lakehouse reconcile repair "
-                f"{each.table}` computes the partition again"
+                f"{each.table} {lost.partition}: data file {lost.file} ({lost.rows:,} rows) is missing; `lakehouse reconcile "
+                f"repair {each.table}` computes the partition again"
             )
         for c in each.different:
             counts = f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed"
@@ -62,37 +61,35 @@ def _print_examples(examples: Iterable[str]) -> None:
         console.print_text(f"  {example}")
 
 
-def show_sink(found: "Comparison", as_json: bool) -> None:
+def show_sink(comparison: "Comparison", as_json: bool) -> None:
     if as_json:
-        console.print_json([asdict(found) | {"verdict": found.verdict}])
+        console.print_json([asdict(comparison) | {"verdict": comparison.verdict}])
         return
     console.print_text(
-        f"{found.target} {found.verdict}: version {found.version} of {found.table}, {found.rows:,} rows"
+        f"{comparison.target} {comparison.verdict}: version {comparison.version} of {comparison.table}, {comparison.rows:,} rows"
     )
-    if found.repeated:
+    if comparison.repeated:
         console.print_text(
-            f"{found.repeated:,} rows of {found.table} are there more than once; the target has each key once"
+            f"{comparison.repeated:,} rows of {comparison.table} are there more than once; the target has each key once"
         )
-    if found.held:
+    if comparison.held:
         console.print_text(
-            f"corrections of versions {', '.join(map(str, found.held))} are held back; "
-            f"`lakehouse reconcile sink {found.target} --repair` sends what differs"
+            f"corrections of versions {', '.join(map(str, comparison.held))} are held back; "
+            f"`lakehouse reconcile sink {comparison.target} --repair` sends what differs"
         )
-    if found.differences:
-        shown = found.differences[:_KEYS]
+    if comparison.differences:
+        shown = comparison.differences[:_KEYS]
         console.print_rows(("key", "why"), ((each.key, each.cause) for each in shown))
-        if (more := len(found.differences) - len(shown)) > 0:
+        if (more := len(comparison.differences) - len(shown)) > 0:
             console.print_text(f"and {more:,} more keys")
 
 
-def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json: bool) -> None:
+def show_differing(plans: "list[Planned]", unreconciled: "Unreconciled", as_json: bool) -> None:
     if as_json:
-        console.print_json(found)
-    elif found:
-        console.print_rows(
-            ("partition", "rows that differ", "cause"),
-            ((p.partition, p.rows, p.cause) for p in found),
-        )
+        console.print_json(plans)
+    elif plans:
+        names = ("partition", "rows that differ", "cause")
+        console.print_rows(names, ((p.partition, p.rows, p.cause) for p in plans))
     elif not unreconciled.verdictless:
         console.print_text("no partition is known to differ; `lakehouse reconcile run` looks again")
     for line in _unknown(unreconciled):
@@ -100,17 +97,16 @@ def show_differing(found: "list[Planned]", unreconciled: "Unreconciled", as_json
     console.print_note("nothing was changed")
 
 
-def _unknown(found: "Unreconciled") -> list[str]:
+def _unknown(unreconciled: "Unreconciled") -> list[str]:
     """Returns a line for each reason why it is not known whether anything differs."""
-    again = f"`lakehouse reconcile run {found.table}` looks"
-    lines = [found.failed] if found.failed else []
-    if found.unknown:
+    again = f"`lakehouse reconcile run {unreconciled.table}` looks"
+    lines = [unreconciled.failed] if unreconciled.failed else []
+    if unreconciled.unknown:
+        count = f"{len(unreconciled.unknown)} of {unreconciled.partitions} closed partitions"
+        lines.append(f"{count} have no verdict yet: {brief(unreconciled.unknown)}")
+    if unreconciled.changed:
         lines.append(
-            f"{len(found.unknown)} of {found.partitions} closed partitions have no verdict yet: {brief(found.unknown)}"
-        )
-    if found.changed:
-        lines.append(
-            f"{len(found.changed)} were changed since they had one: {brief(found.changed)}"
+            f"{len(unreconciled.changed)} were changed since they had one: {brief(unreconciled.changed)}"
         )
     return [f"{line}; {again}" for line in lines]
 
@@ -128,22 +124,19 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_json([certificate])
         return
     c = certificate
-    in_table, recomputed = (
-        digest.partition(":")[2] for digest in (c.checksum_in_table, c.checksum_recomputed)
-    )
-    console.print_facts(
-        {
-            "table": c.table,
-            "range": range_of(c),
-            "rows in table": c.rows_in_table,
-            "rows recomputed": c.rows_recomputed,
-            "checksum": in_table
-            if in_table == recomputed
-            else f"{in_table} in the table, {recomputed} recomputed",
-            "verdict": c.verdict,
-            "seconds": f"{c.seconds:.1f}",
-        }
-    )
+    digests = (c.checksum_in_table, c.checksum_recomputed)
+    in_table, recomputed = (digest.partition(":")[2] for digest in digests)
+    both = f"{in_table} in the table, {recomputed} recomputed"
+    facts = {
+        "table": c.table,
+        "range": range_of(c),
+        "rows in table": c.rows_in_table,
+        "rows recomputed": c.rows_recomputed,
+        "checksum": in_table if in_table == recomputed else both,
+        "verdict": c.verdict,
+        "seconds": f"{c.seconds:.1f}",
+    }
+    console.print_facts(facts)
     if c.examples:
         console.print_text(
             f"{c.missing:,} missing, {c.extra:,} extra, {c.changed:,} changed; the first {len(c.examples)}:"
@@ -153,10 +146,8 @@ def show_certificate(certificate: "Certificate", as_json: bool) -> None:
         console.print_text(
             f"{c.rows_by_batch_runs:,} rows were written by batch runs, so they say nothing about the stream"
         )
-    if c.cause:
-        console.print_text(c.cause)
-    if c.detail:
-        console.print_text(c.detail)
+    for why in filter(None, (c.cause, c.detail)):
+        console.print_text(why)
     if not c.rows_recomputed and not c.rows_in_table:
         console.print_text("no row was compared, so nothing is reconciled")
 
@@ -203,40 +194,30 @@ def show_due(done: "list[Outcome]", known: "list[Known]") -> None:
         )
 
 
-def show_diff(found: "Diff", as_json: bool) -> None:
+def show_diff(diff: "Diff", as_json: bool) -> None:
     if as_json:
-        console.print_json(
-            [
-                asdict(found)
-                | {"differs": found.differs, "partitions": [p.counts for p in found.partitions]}
-            ]
-        )
+        counts = [p.counts for p in diff.partitions]
+        console.print_json([asdict(diff) | {"differs": diff.differs, "partitions": counts}])
         return
-    console.print_facts(
-        {
-            "table": found.table,
-            "range": range_of(found),
-            "before": "the present code",
-            "after": found.code,
-        }
-    )
-    changed = {"declaration": found.declaration, "column": found.columns}
+    facts = {"table": diff.table, "range": range_of(diff)}
+    console.print_facts(facts | {"before": "the present code", "after": diff.code})
+    changed = {"declaration": diff.declaration, "column": diff.columns}
     rows = [
         (f"{what} {name}", *pair) for what, pairs in changed.items() for name, pair in pairs.items()
     ]
-    if found.quarantined[0] != found.quarantined[1]:
-        rows.append(("rows quarantined", *found.quarantined))
+    if diff.quarantined[0] != diff.quarantined[1]:
+        rows.append(("rows quarantined", *diff.quarantined))
     if rows:
         console.print_rows(("what", "before", "after"), rows)
     names = ("partition", "rows before", "rows after", "missing", "extra", "changed")
-    console.print_rows(names, (p.counts.values() for p in found.partitions))
-    if found.examples:
-        console.print_text(f"the first {len(found.examples)}:")
-        _print_examples(found.examples)
-    if found.upstream:
+    console.print_rows(names, (p.counts.values() for p in diff.partitions))
+    if diff.examples:
+        console.print_text(f"the first {len(diff.examples)}:")
+        _print_examples(diff.examples)
+    if diff.upstream:
         console.print_text(
-            f"other code upstream too: {', '.join(found.upstream)}; both sides read their stored rows"
+            f"other code upstream too: {', '.join(diff.upstream)}; both sides read their stored rows"
         )
-    if found.pending:
-        console.print_text(f"pending after a backfill with that code: {', '.join(found.pending)}")
-    console.print_text("rows differ" if found.differs else "no row differs")
+    if diff.pending:
+        console.print_text(f"pending after a backfill with that code: {', '.join(diff.pending)}")
+    console.print_text("rows differ" if diff.differs else "no row differs")

@@ -80,9 +80,7 @@ class Repaired:
 def plan(
     lakehouse: Lakehouse, name: str, span: Range | None = None, *, unasked: bool = False
 ) -> list[Planned]:
-    """Returns the partitions of a table that are known to differ, by their certificates.
-
-    Changes nothing, needs no session.
+    """Returns the partitions of a table that are known to differ, by their certificates. Needs no session.
 
     With `unasked`, three kinds are left to a person: those that `settings.repair` does not allow,
     those that a repair did not help, and those whose cause asks for a decision (changed code,
@@ -92,7 +90,8 @@ def plan(
     allowed = lakehouse.settings.repair.get(name, Repair())
     done = list(repairs(lakehouse.settings, table))
     today = [r for r in done if r.at > datetime.now(UTC) - timedelta(days=1)]
-    partitions, rows = (allowed.partitions - len(today), allowed.rows - sum(r.rows for r in today))
+    partitions = allowed.partitions - len(today)
+    rows = allowed.rows - sum(r.rows for r in today)
     plans = []
     for planned in _differing(coverage.coverage(lakehouse, table), table):
         if not _inside(span, planned.partition, table):
@@ -118,40 +117,28 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
     """Returns the closed partitions of a table (those in `span`) that are not known to differ or to be equal."""
     table = lakehouse.catalog.table(name)
     lakehouse.catalog.check_derived(table)
-    covered, closed = (
-        coverage.coverage(lakehouse, table),
-        coverage.closed(lakehouse.settings, table, (), BEGINNING),
-    )
-    asked = [
-        key
-        for key in (closed.partitions(table.partition_by) if closed else ())
-        if _inside(span, key, table)
-    ]
-    unknown = [key for key in covered.unknown if _inside(span, key, table)]
-    changed = [due.partition for due in covered.changed if _inside(span, due.partition, table)]
-    return Unreconciled(
-        name,
-        len(asked),
-        tuple(unknown),
-        tuple(changed),
-        reconcile_attempts.failed(lakehouse.settings, table),
-    )
+
+    def inside(partition: str) -> bool:
+        return _inside(span, partition, table)
+
+    covered = coverage.coverage(lakehouse, table)
+    closed = coverage.closed(lakehouse.settings, table, (), BEGINNING)
+    asked = [p for p in (closed.partitions(table.partition_by) if closed else ()) if inside(p)]
+    unknown = tuple(key for key in covered.unknown if inside(key))
+    changed = tuple(due.partition for due in covered.changed if inside(due.partition))
+    failed = reconcile_attempts.failed(lakehouse.settings, table)
+    return Unreconciled(name, len(asked), unknown, changed, failed)
 
 
-def _differing(found: Coverage, table: Table) -> list[Planned]:
-    """Returns, in order, the partitions to repair.
-
-    These are those whose last verdict is DIFFERENT, and those of which a data file is missing.
-    """
-    by_partition = {
-        lost.partition: Planned(lost.partition, lost.rows, diagnosis.lost(lost.file))
-        for lost in found.lost
-    }
-    for certificate in found.different:
-        key = next(Range(certificate.start, certificate.end).partitions(table.partition_by))
-        by_partition[key] = Planned(
-            key, certificate.missing + certificate.extra + certificate.changed, certificate.cause
-        )
+def _differing(covered: Coverage, table: Table) -> list[Planned]:
+    """Returns, in order, the partitions whose last verdict is DIFFERENT, and those of which a data file is missing."""
+    by_partition = {}
+    for lost in covered.lost:
+        cause = diagnosis.lost(lost.file)
+        by_partition[lost.partition] = Planned(lost.partition, lost.rows, cause)
+    for c in covered.different:
+        key = next(Range(c.start, c.end).partitions(table.partition_by))
+        by_partition[key] = Planned(key, c.missing + c.extra + c.changed, c.cause)
     return [by_partition[key] for key in sorted(by_partition)]
 
 
@@ -188,15 +175,9 @@ def run(
                 planning.plan(session, name, whole.start, whole.end)
             commit = compute.backfill(session, table, whole)
             after = reconciliation.reconcile(session, table, whole)
-            repaired = Repaired(
-                name,
-                planned.partition,
-                planned.rows,
-                planned.cause,
-                commit.version,
-                after.verdict,
-                datetime.now(UTC),
-            )
+            before = (planned.partition, planned.rows, planned.cause)
+            now = datetime.now(UTC)
+            repaired = Repaired(name, *before, commit.version, after.verdict, now)
             _notes(session.settings, table).append(repaired)
             yield repaired
             if after.verdict == "DIFFERENT":

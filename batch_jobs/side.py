@@ -50,9 +50,7 @@ def write(
     place: Path,
     inputs: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Side:
-    """Writes the rows of `span` as Parquet to `place`, with their partition by `partition_by`.
-
-    `inputs`: the versions to read.
+    """Writes the rows of `span` as Parquet to `place`, with their partition of that length, from these versions of inputs.
 
     Raises UnknownTable, RangeError, DeclarationError.
     """
@@ -101,13 +99,8 @@ def _answered(asked: Mapping) -> Side:
     catalog.table(asked["table"])  # refused before a JVM starts
     with spark_session.opened(settings, f"diff {asked['table']}") as spark:
         span = parse_range(asked["start"], asked["end"])
-        return write(
-            Session(settings, catalog, spark),
-            asked["table"],
-            span,
-            asked["partition_by"],
-            Path(asked["place"]),
-        )
+        session, place = Session(settings, catalog, spark), Path(asked["place"])
+        return write(session, asked["table"], span, asked["partition_by"], place)
 
 
 def _check_origin(modules: Sequence[str], folder: Path) -> None:

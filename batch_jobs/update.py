@@ -15,27 +15,20 @@ from lakehouse.storage.session import Session
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
-    """Returns the named table, or all that are updated, inputs first.
-
-    Raises RangeError for a table of another policy, UnknownTable.
-    """
+    """Returns the named table, or all that are updated, inputs first. Raises RangeError for another policy."""
     if name is None:
         return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)
     if table.late != "update" or not table.kind.is_derived:
         raise RangeError(
-            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing "
-            "to update; declare "
-            'late="update", or backfill a range'
+            f"table={name}, late={table.late!r}: late rows are not merged into this table, so there is nothing to update; "
+            'declare late="update", or backfill a range'
         )
     return [table]
 
 
 def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dirt]]:
-    """Returns, by table, the partitions that an update would look at.
-
-    Reads commit logs, without a session.
-    """
+    """Returns, by table, the partitions that an update would look at. Reads commit logs, without a session."""
     by_table = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
     return {name: dirt for name, dirt in by_table.items() if dirt}
 
@@ -44,11 +37,9 @@ def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
     """Returns a line for each table that an update cannot complete, because a table that it reads keeps late rows out."""
     from lakehouse.cli.table_status import late_counts
 
-    kept_out = [
-        (table, upstream)
-        for table in wanted(lakehouse.catalog, name)
-        if (upstream := withholding(lakehouse.catalog, table))
-    ]
+    catalog = lakehouse.catalog
+    nearest = [(table, withholding(catalog, table)) for table in wanted(catalog, name)]
+    kept_out = [(table, upstream) for table, upstream in nearest if upstream]
     late = late_counts(lakehouse) if kept_out else {}
     return [
         f"table={table.name}, late='update': late rows cannot reach it, because {upstream.name}, which it reads, keeps them out "
@@ -58,10 +49,7 @@ def withheld(lakehouse: Lakehouse, name: str | None = None) -> list[str]:
 
 
 def run(session: Session, name: str | None = None) -> Iterator[Commit]:
-    """Rewrites the closed partitions that late rows made dirty, table after table, and yields the commits.
-
-    Also raises JobError.
-    """
+    """Rewrites the closed partitions that late rows made dirty, and yields the commits. Raises RangeError, JobError."""
     for table in wanted(session.catalog, name):
         with publishing(session.settings, table):
             yield from late_merge.update(session, table)

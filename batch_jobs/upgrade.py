@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import backfill, bootstrap, maintain
+from batch_jobs import backfill, maintain
 from batch_jobs.diff import by_partition
 from batch_jobs.planning import Backfill
 from batch_jobs.side import compared_columns, pairing
@@ -55,12 +55,12 @@ def plan(session: Session, table_name: str) -> Backfill | None:
     table = session.catalog.table(table_name)
     other = upgrades.begin(session, table)
     beside_session = replace(session, settings=other)
-    noted = upgrades.upgrade(session.settings, table)
-    if noted and noted.state != "filling":
+    upgrade = upgrades.upgrade(session.settings, table)
+    if upgrade and upgrade.state != "filling":
         return None
     inputs = session.catalog.timed_inputs(table)
     if len(inputs) == 1:
-        return bootstrap.plan(beside_session, table_name)
+        return backfill.begin(beside_session, table_name)
     for each in inputs:  # there is no handover: the stream reads all of their logs
         if delta_log.oldest(session.path(each)) > 0:
             raise JobError(
@@ -80,7 +80,7 @@ def fill(session: Session, table_name: str, planned: Backfill | None) -> Iterato
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
         if planned:
-            yield from bootstrap.run(beside_session, planned)
+            yield from backfill.run(beside_session, planned)
         with publishing(beside_session.settings, table):
             beside.catch_up(session, table)
         if table.late == "update":
@@ -105,26 +105,23 @@ def compare(
     beside_session = replace(session, settings=upgrades.beside(session.settings, table))
     with read_holds.under_way(session.settings):
         compared = _compared(session, beside_session, table)
-    outside = [
-        each
-        for each in compared
-        if each.differs and may_differ and not _within(each.partition, table, may_differ)
-    ]
-    refused = (
-        f"rows differ in {outside[0].partition} (rows before {outside[0].rows_before}, after {outside[0].rows_after}) and "
-        f"{len(outside) - 1} more partitions outside of {may_differ}, in which alone they may"
-        if outside
-        else ""
-    )
+    differing = [partition for partition in compared if partition.differs]
+    outside = [p for p in differing if may_differ and not _within(p.partition, table, may_differ)]
+    refused = ""
+    for first in outside[:1]:
+        refused = (
+            f"rows differ in {first.partition} (rows before {first.rows_before}, after {first.rows_after}) and "
+            f"{len(outside) - 1} more partitions outside of {may_differ}, in which alone they may"
+        )
     summary = {
         "partitions": len(compared),
-        "differing": sum(each.differs for each in compared),
+        "differing": len(differing),
         "rows_before": sum(each.rows_before for each in compared),
         "rows_after": sum(each.rows_after for each in compared),
         "examples": [e for each in compared for e in each.examples][:_EXAMPLES],
     }
-    noted = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
-    return noted, compared
+    upgrade = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
+    return upgrade, compared
 
 
 def _within(partition: str, table: Table, span: Range) -> bool:
@@ -132,38 +129,31 @@ def _within(partition: str, table: Table, span: Range) -> bool:
     return span.start <= whole.start and whole.end <= span.end
 
 
-def _compared(session: Session, there: Session, table: Table) -> list[Compared]:
+def _compared(session: Session, other: Session, table: Table) -> list[Compared]:
     """Returns all closed partitions with rows. Those whose files have changed since their last comparison are compared now."""
-    closed = min(frontier(of.settings, table) or BEGINNING for of in (session, there))
+    closed = min(frontier(of.settings, table) or BEGINNING for of in (session, other))
     ahead = ranges.floor(closed, PARTITION_LENGTHS[table.partition_by])
-    found = {
-        key: each
-        for key, each in comparisons.noted(session.settings, table).items()
-        if partition_range(key, table.partition_by).start < ahead
-    }
+    all_noted = comparisons.noted(session.settings, table)
+    behind = [k for k in all_noted if partition_range(k, table.partition_by).start < ahead]
+    known = {key: all_noted[key] for key in behind}
     # before rows are read: what is rewritten meanwhile is compared once more
-    files = dict.fromkeys(found, "") | comparisons.files_of((session, there), table, ahead)
-    due = sorted(key for key in files if key not in found or found[key].files != files[key])
+    files = dict.fromkeys(known, "") | comparisons.files_of((session, other), table, ahead)
+    due = sorted(key for key in files if key not in known or known[key].files != files[key])
     if due:
-        compared = [
-            replace(each, files=files[each.partition])
-            for each in _of_rows(session, there, table, due)
-        ]
+        rows = _of_rows(session, other, table, due)
+        compared = [replace(each, files=files[each.partition]) for each in rows]
         comparisons.note(session.settings, table, compared)
-        found |= {each.partition: each for each in compared}
-    return [found[key] for key in sorted(found) if found[key].rows_before or found[key].rows_after]
+        known |= {each.partition: each for each in compared}
+    return [known[key] for key in sorted(known) if known[key].rows_before or known[key].rows_after]
 
 
 def _of_rows(
-    session: Session, there: Session, table: Table, partitions: Sequence[str]
+    session: Session, other: Session, table: Table, partitions: Sequence[str]
 ) -> list[Compared]:
     """Compares these partitions of both versions by checksum, and row by row where the checksums differ."""
-    sides = [_rows(of, table, partitions) for of in (session, there)]
-    common = [
-        field.name
-        for field in sides[0].schema
-        if any(field.name == o.name and field.dataType == o.dataType for o in sides[1].schema)
-    ]
+    sides = [_rows(of, table, partitions) for of in (session, other)]
+    types = {field.name: field.dataType for field in sides[1].schema}
+    common = [field.name for field in sides[0].schema if types.get(field.name) == field.dataType]
     before, after = (rows.select(*common) for rows in sides)
     compared = by_partition(before, after, pairing(table), table.tolerance, _OF_A_PARTITION)
     return [compared.get(key, Compared(key)) for key in partitions]

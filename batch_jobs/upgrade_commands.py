@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batch_jobs.arguments import Name, asked
+from batch_jobs.arguments import Name, asked_range
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
 
@@ -39,10 +39,8 @@ def fill(
     when done, 1 if rows differ where they may not, 2 when refused.
     """
     from batch_jobs import upgrade as job
-    from lakehouse.ranges import optional_range
 
-    lakehouse, first, last = asked(differs_from, differs_until)
-    may_differ = optional_range(first, last)
+    lakehouse, may_differ = asked_range(differs_from, differs_until)
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with (
         job.alone(lakehouse, chosen),
@@ -79,17 +77,16 @@ def follow(
     it is run again. Exit code 0 when ended, 1 if rows differ where they may not, 2 when refused.
     """
     from batch_jobs import upgrade as job
-    from lakehouse.ranges import optional_range
     from lakehouse.stopping import by_signals
     from lakehouse.storage.log import comparisons
     from lakehouse.storage.versions import upgrades
 
-    lakehouse, first, last = asked(differs_from, differs_until)
+    lakehouse, may_differ = asked_range(differs_from, differs_until)
     chosen = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
     with ExitStack() as opened:
         opened.enter_context(job.alone(lakehouse, chosen))
-        noted = upgrades.upgrade(lakehouse.settings, chosen)
-        may_differ = optional_range(first, last) or (noted.within if noted else None)
+        present = upgrades.upgrade(lakehouse.settings, chosen)
+        may_differ = may_differ or (present.within if present else None)
         compared = comparisons.noted(lakehouse.settings, chosen)
         shown = {key: each for key, each in compared.items() if not each.differs}
         session = opened.enter_context(opening.session(lakehouse, f"upgrade {table}", lasting=True))

@@ -74,11 +74,8 @@ def show_backfill(
         console.print_json([] if commits or done else [{"outcome": "unchanged", "table": table}])
         return
     if planned is None:
-        console.print_text(
-            f"{table} was rebuilt"
-            if commits
-            else f"{table} has these rows already; nothing was written"
-        )
+        outcome_of = "was rebuilt" if commits else "has these rows already; nothing was written"
+        console.print_text(f"{table} {outcome_of}")
         return
     rows = []
     for name in dict.fromkeys([table, *(c.table for c in commits)]):
@@ -127,8 +124,8 @@ def outcome(commit: "Commit") -> str:
     return "unchanged" if commit.version == NOTHING else "rewritten"
 
 
-def show_waiting(found: "dict[str, list[Dirt]]", as_json: bool) -> None:
-    rows = [{"table": name, **asdict(d)} for name, dirt in found.items() for d in dirt]
+def show_waiting(waiting: "dict[str, list[Dirt]]", as_json: bool) -> None:
+    rows = [{"table": name, **asdict(d)} for name, dirt in waiting.items() for d in dirt]
     if as_json:
         console.print_json(rows)
         return
@@ -163,12 +160,12 @@ def show_updates(commits: "list[Commit]", as_json: bool) -> None:
     )
 
 
-def show_maintenance(found: "list[Maintenance]", as_json: bool) -> None:
+def show_maintenance(maintained: "list[Maintenance]", as_json: bool) -> None:
     if as_json:
-        console.print_json(found)
+        console.print_json(maintained)
         return
     console.print_columns(
-        found,
+        maintained,
         {
             "table": lambda u: u.table,
             "partitions": lambda u: len(u.partitions),
@@ -181,47 +178,47 @@ def show_maintenance(found: "list[Maintenance]", as_json: bool) -> None:
     )
 
 
-def show_erasure(found: "Erasure", as_json: bool) -> None:
+def show_erasure(erasure: "Erasure", as_json: bool) -> None:
     if as_json:
-        _print_changed(found)
+        _print_changed(erasure)
         return
     console.print_facts(
         {
-            "table": found.table,
-            "rows": found.rows,
-            "hours of event time": len(found.hours),
-            "quarantined rows": found.quarantined,
-            "not decodable": f"{found.undecoded:,} quarantined rows, which stay"
-            if found.undecoded
+            "table": erasure.table,
+            "rows": erasure.rows,
+            "hours of event time": len(erasure.hours),
+            "quarantined rows": erasure.quarantined,
+            "not decodable": f"{erasure.undecoded:,} quarantined rows, which stay"
+            if erasure.undecoded
             else None,
         }
     )
-    _show_followed(found.follow)
+    _show_followed(erasure.follow)
 
 
-def show_replay(found: "Replay", as_json: bool) -> None:
+def show_replay(replay: "Replay", as_json: bool) -> None:
     if as_json:
-        _print_changed(found)
+        _print_changed(replay)
         return
     console.print_facts(
         {
-            "table": found.table,
-            "rows replayed": found.rows,
-            "hours of event time": len(found.hours),
-            "waiting": f"{found.waiting:,} rows, until what reads them has closed"
-            if found.waiting
+            "table": replay.table,
+            "rows replayed": replay.rows,
+            "hours of event time": len(replay.hours),
+            "waiting": f"{replay.waiting:,} rows, until what reads them has closed"
+            if replay.waiting
             else None,
         }
     )
-    if found.bad:
-        most_first = sorted(found.bad.items(), key=lambda each: -each[1])
+    if replay.bad:
+        most_first = sorted(replay.bad.items(), key=lambda each: -each[1])
         console.print_rows(("stays quarantined", "rows"), most_first)
-    _show_followed(found.follow)
+    _show_followed(replay.follow)
 
 
-def _print_changed(found: "Erasure | Replay") -> None:
-    hours = {console.shown(hour): count for hour, count in found.hours.items()}
-    console.print_json([asdict(found) | {"rows": found.rows, "hours": hours}])
+def _print_changed(outcome: "Erasure | Replay") -> None:
+    hours = {console.shown(hour): count for hour, count in outcome.hours.items()}
+    console.print_json([asdict(outcome) | {"rows": outcome.rows, "hours": hours}])
 
 
 def _show_followed(follow: "Mapping[str, Sequence[Range]]") -> None:

@@ -288,7 +288,7 @@ def _reported(
             for t in timed
         }
         rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
-        return step.report({**references, **rows}, whole)
+        return step.reference({**references, **rows}, whole)
 
     parts = map(computed, span.partitions(table.partition_by))
     return reduce(DataFrame.unionByName, parts).where(

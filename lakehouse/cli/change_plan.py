@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from lakehouse.cli import console
 from lakehouse.declare.table import Table
@@ -13,17 +13,9 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.position import declared_changes, declared_state
 
-Action = Literal[
-    "nothing",
-    "in place",
-    "begin",
-    "accept",
-    "compute whole",
-    "upgrade",
-    "another name",
-    "not declared",
-]
-ASKING = ("accept", "compute whole", "upgrade", "another name")
+Asking = Literal["accept", "compute whole", "upgrade", "another name"]
+Action = Literal["nothing", "in place", "begin", "not declared"] | Asking
+ASKING = get_args(Asking)
 """Actions whose command must run first, or a start is refused."""
 
 
@@ -57,11 +49,9 @@ def planned(
     plans = [_of(lakehouse, table) for table in tables]
     if undeclared:
         says = "no module declares it; its rows stay, and nothing fills or maintains it"
-        plans += [
-            Planned(name, "not declared", says)
-            for name in layout.known(lakehouse.settings)
-            if name not in lakehouse.catalog.tables
-        ]
+        names = layout.known(lakehouse.settings)
+        others = [name for name in names if name not in lakehouse.catalog.tables]
+        plans += [Planned(name, "not declared", says) for name in others]
     return plans
 
 
@@ -103,17 +93,15 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
 
 def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """Returns the rows of the inputs that are tables, and their bytes."""
-    files = [
-        file
-        for input_table in lakehouse.catalog.input_tables(table)
-        for file in delta_log.files(table_path(lakehouse.settings, input_table))
-    ]
+    inputs = lakehouse.catalog.input_tables(table)
+    paths = [table_path(lakehouse.settings, each) for each in inputs]
+    files = [file for path in paths for file in delta_log.files(path)]
     return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
 
 
-def show(found: Sequence[Planned]) -> None:
+def show(plans: Sequence[Planned]) -> None:
     console.print_columns(
-        found,
+        plans,
         {
             "table": lambda p: p.table,
             "plan": lambda p: p.action,
@@ -123,9 +111,8 @@ def show(found: Sequence[Planned]) -> None:
             "downstream": lambda p: ", ".join(p.downstream),
         },
     )
-    for each in found:
-        if each.action not in ("nothing", "begin"):
-            why = "; ".join(each.changes)
-            console.print_text(f"{each.table}: {f'{why}; ' if why else ''}{each.says}")
-            for line in each.diff:
+    for planned in plans:
+        if planned.action not in ("nothing", "begin"):
+            console.print_text(f"{planned.table}: {'; '.join((*planned.changes, planned.says))}")
+            for line in planned.diff:
                 console.print_text(f"  {line}")

@@ -107,39 +107,36 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     from lakehouse.storage.log import certificates
 
     table = lakehouse.catalog.table(name)
-    declared, columns = (
-        table_status.declaration(lakehouse.catalog, table),
-        table_status.columns(lakehouse.settings, table),
-    )
+    declared = table_status.declaration(lakehouse.catalog, table)
+    columns = table_status.columns(lakehouse.settings, table)
     state = next(asdict(s) for s in table_status.overview(lakehouse) if s.table == name)
-    reads, beside = table_status.reads(lakehouse, table), table_status.beside(lakehouse, table)
-    certificate = next(
-        (asdict(c) for c in reversed(certificates.certificates(lakehouse.settings, table))), None
-    )
+    reads = table_status.reads(lakehouse, table)
+    beside = table_status.beside(lakehouse, table)
+    certified = [*certificates.certificates(lakehouse.settings, table)]
+    certificate = asdict(certified[-1]) if certified else None
     if as_json:
         facts = {
             "description": table.description,
             "declaration": declared,
             "columns": columns,
             "state": state,
-            "reads": {name: asdict(each) for name, each in reads.items()},
+            "reads": {name: asdict(version) for name, version in reads.items()},
             "beside": beside and asdict(beside),
+            "certificate": certificate,
         }
-        console.print_json([facts | {"certificate": certificate}])
+        console.print_json([facts])
         return
     console.print_text(f"\n{name}\n{table.description}\n")
-    console.print_facts(
-        {key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()}
-    )
+    listed = {key: "\n".join(v) if isinstance(v, list) else v for key, v in declared.items()}
+    console.print_facts(listed)
     console.print_rows(("column", "type"), columns.items())
-    stands = {
-        key: state[key] for key in ("rows", "version", "frontier", "late", "quarantined", "verdict")
-    }
-    last = (
-        certificate
-        and f"{certificate['verdict']} {console.shown({name: certificate[name] for name in ('start', 'end')})}"
-    )
-    seen = {f"reads {each}" if each != name else "in use": str(v) for each, v in reads.items()}
+    names = ("rows", "version", "frontier", "late", "quarantined", "verdict")
+    stands = {key: state[key] for key in names}
+    last = None
+    if certificate:
+        span = {end: certificate[end] for end in ("start", "end")}
+        last = f"{certificate['verdict']} {console.shown(span)}"
+    seen = {f"reads {read}" if read != name else "in use": str(v) for read, v in reads.items()}
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_states([state])
@@ -191,9 +188,8 @@ def get(
 
     lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(table)
-    rows = point_reads.get(
-        table_path(lakehouse.settings, chosen), chosen.keys if chosen.kind.is_upserted else (), *key
-    )
+    keys = chosen.keys if chosen.kind.is_upserted else ()
+    rows = point_reads.get(table_path(lakehouse.settings, chosen), keys, *key)
     if not rows:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(
@@ -223,9 +219,7 @@ def quarantine(
     if not as_json:
         counts = table_status.quarantine_reasons(lakehouse, chosen, reason)
         if reason and not counts.rows:
-            console.print_note(
-                f"reason={reason!r}: no row is quarantined for a reason with that text"
-            )
+            console.print_note(f"reason={reason!r}: no quarantined row has a reason with that text")
         console.print_rows(counts.columns, counts.rows)
     _print(table_status.quarantined(lakehouse, chosen, reason, limit), as_json)
 

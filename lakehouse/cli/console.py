@@ -31,13 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
-_STYLES = {
-    "EQUAL": "green",
-    "DIFFERENT": "bold red",
-    "PENDING": "yellow",
-    "OPEN": "yellow",
-    "UNVERIFIABLE": "yellow",
-}
+_STYLES = {"EQUAL": "green", "DIFFERENT": "bold red"}
+_STYLES |= dict.fromkeys(("PENDING", "OPEN", "UNVERIFIABLE"), "yellow")
 EXTRAS = {  # top-level module -> the extra that installs it
     "dagster": "dagster",
     "prometheus_client": "metrics",
@@ -123,10 +118,7 @@ def _have_defaults(command, ctx) -> None:
 
 
 def group(text: str = "", groups: Mapping[str, typer.Typer] | None = None) -> typer.Typer:
-    """Returns an app whose commands fail in one line, explained by `text`.
-
-    `groups`: the groups below it, by name.
-    """
+    """Returns an app whose commands fail in one line, explained by `text`, with the `groups` below it by name."""
     made = typer.Typer(cls=Commands, no_args_is_help=True, help=text or None)
     for name, below in (groups or {}).items():
         made.add_typer(below, name=name)
@@ -195,21 +187,16 @@ def print_text(text: "str | Text") -> None:
 
 def print_json(values: Iterable[object]) -> None:
     for value in values:
-        typer.echo(
-            json.dumps(
-                asdict(value) if is_dataclass(value) and not isinstance(value, type) else value,
-                default=plain,
-                ensure_ascii=False,
-            )
-        )
+        if is_dataclass(value) and not isinstance(value, type):
+            value = asdict(value)
+        typer.echo(json.dumps(value, default=plain, ensure_ascii=False))
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:
     """Prints rows under their names, with numbers to the right.
 
-    If a terminal is too narrow for that, each row is a list of its values.
-
-    In a pipe or a file, lines are as long as they need to be.
+    If a terminal is too narrow for that, each row is a list of its values. In a pipe or a file, lines are as long as
+    they need to be.
     """
     from rich import box
     from rich.console import Console
@@ -231,9 +218,8 @@ def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: st
         Console(width=width, highlight=False).print(table)
     elif lines and console.width < _COLUMN * len(columns):
         for number, line in enumerate(lines, 1):
-            console.print(
-                Text(f"{title}{', ' if title else ''}row {number} of {len(lines)}", style="bold")
-            )
+            heading = f"{title}{', ' if title else ''}row {number} of {len(lines)}"
+            console.print(Text(heading, style="bold"))
             print_facts(dict(zip(columns, line, strict=True)))
     else:
         console.print(table)
@@ -275,17 +261,13 @@ def shown(value: object) -> str:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows a spinner with the time elapsed on stderr, if that is a terminal.
-
-    Yields a function that changes the text.
-    """
+    """Shows a spinner with the time elapsed on stderr, if that is a terminal; yields a function that changes the text."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = _err()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(what, total=None)
         yield lambda text: progress.update(task, description=text)
 
@@ -308,25 +290,18 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
     Yields a function to call for each one that is done, with the number of its rows.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress as bars
 
     console, rows = _err(), 0
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[rate]}"),
+        bars.TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    hidden = not console.is_terminal
+    with bars.Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(what, total=total, rate="")
 
         def done(more: int) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -45,11 +45,9 @@ def doctor(as_json: AsJson = False) -> None:
     if as_json:
         console.print_json(results)
     else:
-        console.print_rows(
-            ("check", "state", "found", "remedy"),
-            ((f.check, f.state, f.found, f.remedy) for f in results),
-        )
-    if any(each.state == "fail" for each in results):
+        columns = [field.name for field in fields(Finding)]
+        console.print_rows(columns, (astuple(finding) for finding in results))
+    if any(finding.state == "fail" for finding in results):
         raise typer.Exit(1)
 
 
@@ -84,17 +82,13 @@ def _settings(settings: Settings, name: str) -> Finding:
 
 def _java(settings: Settings, name: str) -> Finding:
     program = java()
-    output = subprocess.run(
-        [program, "-version"], capture_output=True, text=True, timeout=60
-    ).stderr
+    asked = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
+    output = asked.stderr
     match = re.search(r'version "(\d+)', output)
     if not match or int(match[1]) < _WANTED_JAVA:
-        return Finding(
-            name,
-            "fail",
-            f"{program}: {output.splitlines()[0] if output else 'it says nothing'}",
-            f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one",
-        )
+        answer = output.splitlines()[0] if output else "it says nothing"
+        remedy = f"install Java {_WANTED_JAVA} or newer, or set JAVA_HOME to one"
+        return Finding(name, "fail", f"{program}: {answer}", remedy)
     return Finding(name, "ok", f"{match[1]} at {program}")
 
 
@@ -102,9 +96,8 @@ def _jars(settings: Settings, name: str) -> Finding:
     from lakehouse.runtime import jars
 
     if not jars.are_there(settings.jars):
-        return Finding(
-            name, "note", f"none in {settings.jars}", "the first start fetches them (66 MB)"
-        )
+        remedy = "the first start fetches them (66 MB)"
+        return Finding(name, "note", f"none in {settings.jars}", remedy)
     return Finding(name, "ok", f"in {settings.jars}")
 
 
@@ -116,41 +109,26 @@ def _packages(settings: Settings, name: str) -> Finding:
         except PackageNotFoundError:
             missing.append(package)
     if missing:
-        return Finding(
-            name, "fail", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}"
-        )
+        remedy = f"pip install {' '.join(missing)}"
+        return Finding(name, "fail", f"missing: {', '.join(missing)}", remedy)
     return Finding(name, "ok", ", ".join(installed))
 
 
 def _root(settings: Settings, name: str) -> Finding:
     folder = root.nearest(settings)
     if not root.can_write(settings):
-        return Finding(
-            name,
-            "fail",
-            f"{folder} cannot be written to",
-            "commands that only read do so; to write, give this user the right, or set LAKEHOUSE_ROOT to another folder",
-        )
+        remedy = "commands that only read do so; to write, give this user the right, or set LAKEHOUSE_ROOT to another folder"
+        return Finding(name, "fail", f"{folder} cannot be written to", remedy)
     if root.others_read(settings):
-        return Finding(
-            name,
-            "note",
-            f"{settings.root}: other users of this machine can read it",
-            f"chmod 700 {settings.root}, unless they are meant to",
-        )
+        remedy = f"chmod 700 {settings.root}, unless they are meant to"
+        found = f"{settings.root}: other users of this machine can read it"
+        return Finding(name, "note", found, remedy)
     free = root.free(settings)
     if free < _LITTLE:
-        return Finding(
-            name,
-            "note",
-            f"{settings.root}: {free >> 20:,} MiB free",
-            "make room; streams wait while a disk is full",
-        )
-    return Finding(
-        name,
-        "ok",
-        f"{settings.root}{'' if folder == settings.root else ' (not made yet)'}, {free >> 30:,} GiB free",
-    )
+        remedy = "make room; streams wait while a disk is full"
+        return Finding(name, "note", f"{settings.root}: {free >> 20:,} MiB free", remedy)
+    made = "" if folder == settings.root else " (not made yet)"
+    return Finding(name, "ok", f"{settings.root}{made}, {free >> 30:,} GiB free")
 
 
 def _broker(settings: Settings, name: str) -> Finding:
@@ -166,18 +144,12 @@ def _broker(settings: Settings, name: str) -> Finding:
 
 
 def _port(settings: Settings, name: str) -> Finding:
+    host, port = settings.metrics_host, settings.metrics_port
     with socket.socket() as probe:
-        if (
-            settings.metrics_port
-            and probe.connect_ex((settings.metrics_host, settings.metrics_port)) == 0
-        ):
+        if port and probe.connect_ex((host, port)) == 0:
             remedy = "`lakehouse metrics` listens there, or something else does; LAKEHOUSE_METRICS_PORT names another"
-            return Finding(
-                name, "note", f"{settings.metrics_host}:{settings.metrics_port} is taken", remedy
-            )
-    return Finding(
-        name, "ok", f"{settings.metrics_host}:{settings.metrics_port} is free for metrics"
-    )
+            return Finding(name, "note", f"{host}:{port} is taken", remedy)
+    return Finding(name, "ok", f"{host}:{port} is free for metrics")
 
 
 def _tables(settings: Settings, name: str) -> Finding:

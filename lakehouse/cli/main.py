@@ -69,9 +69,9 @@ def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
     return group
 
 
-def _take(found: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+def _take(entry: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
     """Adds a package's commands to the root, and those of its groups to the groups of the same names."""
-    app = found.load()
+    app = entry.load()
     root.registered_commands += app.registered_commands
     for below in app.registered_groups:
         inner = below.typer_instance

@@ -73,8 +73,7 @@ def produce(
     The producer is `PRODUCER` of the module `producer` beside the pipeline's module `tables`.
     Ctrl-C ends the command cleanly.
     """
-    from lakehouse.producers.registry import producer
-    from lakehouse.producers.topics import ensure_topics
+    from lakehouse.producers.registry import ensure_topics, producer
 
     options: dict[str, Any] = {
         "seed": seed,
@@ -87,10 +86,8 @@ def produce(
     }
     options = {name: value for name, value in options.items() if value is not None}
     if topic or key:
-        _refuse_beside_files(
-            file or [],
-            options | {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds},
-        )
+        of_made_up = {"pipeline": pipeline, "history": history, "live": live, "seconds": seconds}
+        _refuse_beside_files(file or [], options | of_made_up)
         return _send_own(topic, file, key, as_json)
     settings = from_environment()
     chosen = producer(settings, pipeline)
@@ -105,15 +102,14 @@ def produce(
 
 
 def _send_own(topic: str | None, file: list[str] | None, key: str | None, as_json: bool) -> None:
-    from lakehouse.producers import own
-    from lakehouse.producers.files import lines
+    from lakehouse.producers.files import lines, messages
     from lakehouse.runtime import kafka_topics
 
     if not (topic and file):
         raise SettingsError(
             f"topic={topic}, file={file}: your own events are the lines of a file for a topic; give both"
         )
-    settings, records = from_environment(), own.messages(lines(file), key)
+    settings, records = from_environment(), messages(lines(file), key)
     # raises BrokerError: a misspelt topic must not become a new one
     kafka_topics.ids(kafka_topics.admin(settings), [topic])
     _send(settings, records, topic, None, as_json)
@@ -140,11 +136,20 @@ def _made_up(
 ) -> "tuple[Iterator[Record], int | None]":
     """Returns the records, and how many there are; None if they are endless."""
     live = history is None if live is None else live
-    _refuse_idle(history, live, seconds)
+    if history is None and not live:
+        raise SettingsError(
+            "live=False (history=None): nothing is left to send; add --history or leave out --no-live"
+        )
+    if seconds is not None and not live:
+        raise SettingsError(
+            f"seconds={seconds:g}: the time for events of now, and only history is sent; add --live"
+        )
     # past and present are one stream: it runs at full speed as long as it lags the clock, and so reaches
     # the present without a gap
     now = int(time.time() * 1000)
-    start, end = now - (_ms(history, "history") or 0), _end(now, live, seconds)
+    start = now - (_ms(history, "history") or 0)
+    end = None if seconds is None else now + int(seconds * 1000)
+    end = end if live else now
     total = None if end is None else (end - start) * workload.rate // 1000
     return chosen.records(workload, start, end), total
 
@@ -168,28 +173,11 @@ def _refuse_beside_files(files: list[str], given: dict[str, object]) -> None:
         )
 
 
-def _refuse_idle(history: str | None, live: bool, seconds: float | None) -> None:
-    if history is None and not live:
-        raise SettingsError(
-            "live=False (history=None): nothing is left to send; add --history or leave out --no-live"
-        )
-    if seconds is not None and not live:
-        raise SettingsError(
-            f"seconds={seconds:g}: the time for events of now, and only history is sent; add --live"
-        )
-
-
 def _ms(span: str | None, field: str) -> int | None:
     try:
         return None if span is None else duration(span, field) // _MILLISECOND
     except DeclarationError as error:
         raise SettingsError(str(error)) from error
-
-
-def _end(now_ms: int, live: bool, seconds: float | None) -> int | None:
-    if not live:
-        return now_ms
-    return None if seconds is None else now_ms + int(seconds * 1000)
 
 
 @contextmanager

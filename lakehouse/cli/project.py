@@ -198,9 +198,8 @@ def init(
         inferred = inference.inferred(from_, raw)
         values, templates = _of_lines(_module_name(from_), inferred)
         files = _filled(directory, values, templates)
-        files[f"{values['module']}.jsonl"] = b"".join(
-            line + b"\n" for line in raw if line.strip()
-        ).decode()
+        kept = (line + b"\n" for line in raw if line.strip())
+        files[f"{values['module']}.jsonl"] = b"".join(kept).decode()
         _write(directory, files)
         console.print_rows(("inferred", "as", "why"), inferred.choices())
         for remark in inferred.remarks:
@@ -286,11 +285,8 @@ def _of_lines(module: str, inferred: Inferred) -> tuple[dict[str, str], dict[str
 
 def _time_and_rows(rows: str, inferred: Inferred) -> tuple[str, str]:
     """Returns the column of the event time, and the expression that makes it and names the columns."""
-    steps = [
-        f".withColumnRenamed({_text(name)}, {_text(column)})"
-        for name, column in inferred.names.items()
-        if name != column
-    ]
+    renamed = {name: column for name, column in inferred.names.items() if name != column}
+    steps = [f".withColumnRenamed({_text(n)}, {_text(column)})" for n, column in renamed.items()]
     first, *below = inferred.event_time.path
     source = time = inferred.names[first]
     if below:
@@ -299,9 +295,8 @@ def _time_and_rows(rows: str, inferred: Inferred) -> tuple[str, str]:
             time += "_"
     if inferred.event_time.unit == "epoch milliseconds":  # others would overflow, and end the query
         usable = f"F.col({_text(source)}).between(0, 253_402_300_799_999)"
-        steps.append(
-            f".withColumn({_text(time)}, F.when({usable}, F.timestamp_millis({_text(source)})))"
-        )
+        instant = f"F.when({usable}, F.timestamp_millis({_text(source)}))"
+        steps.append(f".withColumn({_text(time)}, {instant})")
     elif below:
         steps.append(f".withColumn({_text(time)}, F.col({_text(source)}))")
     if not steps:

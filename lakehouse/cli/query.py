@@ -65,14 +65,12 @@ def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
         }
         for side in (side for side, is_there in sides.items() if is_there):
             paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
-    paths |= {
-        f"{name}{_BESIDE}": layout.beside_path(lakehouse.settings, lakehouse.catalog.table(name))
-        for name in layout.upgraded(lakehouse.settings)
-        if name in lakehouse.catalog.tables
-    }
-    return paths | {
-        name: layout.log_table(lakehouse.settings, name) for name in get_args(layout.LogTable)
-    }
+    for name in layout.upgraded(lakehouse.settings):
+        if name in lakehouse.catalog.tables:
+            upgraded = lakehouse.catalog.table(name)
+            paths[f"{name}{_BESIDE}"] = layout.beside_path(lakehouse.settings, upgraded)
+    logs = {n: layout.log_table(lakehouse.settings, n) for n in get_args(layout.LogTable)}
+    return paths | logs
 
 
 def late_views(catalog: Catalog) -> list[str]:
@@ -170,9 +168,8 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
                 "reads, or leave --as-of out"
             )
         for name in late:
-            late_view.late_rows(
-                session, catalog.table(name.removesuffix("__late"))
-            ).createOrReplaceTempView(name)
+            table = catalog.table(name.removesuffix("__late"))
+            late_view.late_rows(session, table).createOrReplaceTempView(name)
         # WITH .. INSERT would run at once; a subquery cannot contain it
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
@@ -209,11 +206,11 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
     for name, version in versions.items():
         if version is None:
             first = delta_log.oldest(tables[name])
-            begun = delta_log.written(tables[name], first)
+            written = delta_log.written(tables[name], first)
+            time = ranges.text(written) if written else "an unknown time"
             raise QueryError(
-                f"as_of={as_of!r}, table={name}: its log begins with version {first} of "
-                f"{ranges.text(begun) if begun else 'an unknown time'}; take a later instant (LAKEHOUSE_HISTORY says how far "
-                "back logs are kept)"
+                f"as_of={as_of!r}, table={name}: its log begins with version {first} of {time}; take a later instant "
+                "(LAKEHOUSE_HISTORY says how far back logs are kept)"
             )
     return {name: version for name, version in versions.items() if version is not None}
 
@@ -225,19 +222,12 @@ def answer(rows: "DataFrame", limit: int | None = None, tables: Iterable[str] = 
 
 
 def _of_users(sql: str, answer: Answer) -> Answer:
-    """Returns the answer without the library's own columns that only a `*` has brought.
-
-    In a side table, whose name has `__`, these columns are what one looks for, so they stay.
-    """
+    """Returns the answer without the columns of the library that only a `*` has brought, except for a side table (`__`)."""
     if "*" not in sql or "__" in sql:
         return answer
-    columns = [
-        number
-        for number, name in enumerate(answer.columns)
-        if not name.startswith("_") or named(sql, [name])
-    ]
-    names = tuple(answer.columns[number] for number in columns)
-    return Answer(names, [tuple(row[n] for n in columns) for row in answer.rows], answer.more)
+    names = tuple(n for n in answer.columns if not n.startswith("_") or named(sql, [n]))
+    places = [answer.columns.index(name) for name in names]
+    return Answer(names, [tuple(row[n] for n in places) for row in answer.rows], answer.more)
 
 
 def _select(sql: str) -> str:

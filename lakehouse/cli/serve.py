@@ -60,9 +60,8 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
                 f"table={table.name}: it is not made yet; start its job by `lakehouse stream start`"
             )
         values = (request.query_params[name] for name in table.keys)
-        complete = frontier(
-            lakehouse.settings, table
-        )  # before the rows, which may be of a later version
+        # before the rows, which may be of a later version
+        complete = frontier(lakehouse.settings, table)
         read = point_reads.find(path, table.keys if table.kind.is_upserted else (), *values)
         answer: dict[str, object] = {
             "table": table.name,
@@ -77,9 +76,8 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
         return as_json(answer, 200 if read.rows else 404)
 
     def refused(request: Request, err: Exception) -> Response:
-        status = (
-            404 if isinstance(err, UnknownTable) else 400 if isinstance(err, RangeError) else 503
-        )
+        known = {UnknownTable: 404, RangeError: 400}
+        status = next((known[kind] for kind in known if isinstance(err, kind)), 503)
         if status == 503:
             _log.warning(str(err))
         foreseen = isinstance(err, LakehouseError)

@@ -80,15 +80,11 @@ def _verdict(
         return verdict, ""
     covered = coverage.coverage(lakehouse, table, held)
     if covered.lost:
-        return (
-            "DIFFERENT",
-            f"{_counted(len(covered.lost))}: a data file is missing ({covered.lost[0].file})",
-        )
+        why = f"a data file is missing ({covered.lost[0].file})"
+        return "DIFFERENT", f"{_counted(len(covered.lost))}: {why}"
     if covered.changed:
-        return (
-            "PENDING",
-            f"{_counted(len(covered.changed))} since it was reconciled EQUAL: {covered.changed[0].why}",
-        )
+        since = f"since it was reconciled EQUAL: {covered.changed[0].why}"
+        return "PENDING", f"{_counted(len(covered.changed))} {since}"
     return verdict, ""
 
 
@@ -137,10 +133,8 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
     """
     lost: dict[str, int] = {}
     for name, at, rows in _of_commits(lakehouse, _ASIDE):
-        if (
-            name not in lakehouse.catalog.tables
-            or not (table := lakehouse.catalog.table(name)).kind.reads_sources
-        ):
+        table = lakehouse.catalog.tables.get(name)
+        if table is None or not table.kind.reads_sources:
             continue
         made = delta_log.made(table_path(lakehouse.settings, table, "quarantine"))
         if made is None or datetime.fromisoformat(at) < made[1]:
@@ -234,16 +228,9 @@ def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
         inputs = last.inputs if last else {}
         read = dict(inputs.get("references", {}))
         read |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
-    return {
-        name: Read(
-            version,
-            delta_log.written(
-                table_path(lakehouse.settings, lakehouse.catalog.table(name)), version
-            ),
-        )
-        for name, version in read.items()
-        if name in lakehouse.catalog.tables
-    }
+    tables = lakehouse.catalog.tables
+    paths = {name: table_path(lakehouse.settings, tables[name]) for name in read if name in tables}
+    return {n: Read(read[n], delta_log.written(path, read[n])) for n, path in paths.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,18 +258,14 @@ class Beside:
 
 def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
     """Returns the version beside a table; None if there is none. Raises JobError if the note of it cannot be read."""
-    noted = upgrades.upgrade(lakehouse.settings, table)
-    if noted is None:
+    upgrade = upgrades.upgrade(lakehouse.settings, table)
+    if upgrade is None:
         return None
     other = upgrades.beside(lakehouse.settings, table)
+    since = datetime.fromisoformat(upgrade.since or upgrade.at)
     ahead = past_beginning(commit_log.frontier(other, table))
-    return Beside(
-        f"{table.name}__beside",
-        noted.state,
-        datetime.fromisoformat(noted.since or noted.at),
-        ahead,
-        _rows(table_path(other, table), table, coverage.content(other, table)),
-    )
+    rows = _rows(table_path(other, table), table, coverage.content(other, table))
+    return Beside(f"{table.name}__beside", upgrade.state, since, ahead, rows)
 
 
 def columns(settings: Settings, table: Table) -> dict[str, str]:

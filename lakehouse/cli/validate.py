@@ -33,22 +33,18 @@ def validate(
     from lakehouse.storage.position import declared_state
 
     lakehouse = opening.lakehouse()
-    tables = [
-        table
-        for name in pipelines or lakehouse.catalog.pipelines()
-        for table in lakehouse.catalog.of_pipeline(name)
-    ]
+    catalog = lakehouse.catalog
+    tables = [t for name in pipelines or catalog.pipelines() for t in catalog.of_pipeline(name)]
     refused = {table.name: declared_state.refusals(lakehouse, [table]) for table in tables}
     by_spark = _refused_by_spark(lakehouse, tables) if spark else _refused_by_text(tables)
     for name, line in by_spark:
         refused[name].append(line)
     unchecked = {} if spark else {t.name: "query" if t.sql else "function" for t in tables}
     if as_json:
-        console.print_json(
-            {"table": table.name, "pipeline": table.pipeline, "refused": refused[table.name]}
-            | {"unchecked": unchecked.get(table.name, "")}
-            for table in tables
-        )
+        for table in tables:
+            facts = {"table": table.name, "pipeline": table.pipeline}
+            of_check = {"refused": refused[table.name], "unchecked": unchecked.get(table.name, "")}
+            console.print_json([facts | of_check])
     else:
         _show(refused)
     if unchecked:

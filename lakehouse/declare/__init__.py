@@ -1,13 +1,11 @@
 """Declarations of a user, as values: no session, no broker, nothing on disk.
 
 kinds              the kinds of tables: what each has, and how it is filled
-table              a declared table: the one concept
+table              a declared table: the one concept, and the call of its function
 decorators         a decorator for each kind of table
 queries            `sql`: a query as the function of a table
-calling            the call of a table's function that is under way
 targets            targets that tables are published to, and the contract of what writes there
-windows            windows, intervals, the horizon of duplicates
-zones              the clock of a time zone, by which windows are counted
+windows            windows, the clocks of their time zones, intervals, the horizon of duplicates
 secrets            values of the environment that a function uses, written nowhere
 lookups            questions to a service outside, one for each row
 reports            the file that is drawn of each partition of a report

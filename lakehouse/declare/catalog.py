@@ -113,12 +113,9 @@ class Catalog:
     def pinned_inputs(self, table: Table) -> list[Table]:
         """Returns the inputs that the stream does not follow. Each is pinned to a version that the commit records."""
         refreshed = self.refreshed_inputs(table)
-        return [
-            t
-            for t in self.input_tables(table)
-            if t not in refreshed
-            if t.kind.is_reference or (t.kind.keeps_latest and not table.kind.keeps_latest)
-        ]
+        others = [t for t in self.input_tables(table) if t not in refreshed]
+        keyed_too = not table.kind.keeps_latest
+        return [t for t in others if t.kind.is_reference or (t.kind.keeps_latest and keyed_too)]
 
     def refreshed_inputs(self, table: Table) -> list[Table]:
         """Returns a row table's refreshed reference tables: a row sees the version in force when it arrived."""
@@ -153,10 +150,6 @@ class Catalog:
         """Returns the sources of all ingest tables that a table is computed from."""
         ingests = self.ingest_tables_of(table)
         return [source for ingest in ingests for source in self.sources_of(ingest).values()]
-
-    def is_of_changes(self, table: Table) -> bool:
-        """Returns True if the table is computed from the changes of a database's table."""
-        return any(source.keys for source in self.origins_of(table))
 
     @property
     def keyed(self) -> list[Table]:
@@ -217,12 +210,8 @@ class Catalog:
     def targets(self, pipelines: Iterable[str] | None = None) -> dict[str, Table]:
         """Returns the published table by the name of its target: of these pipelines, or of all."""
         chosen = self.pipelines() if pipelines is None else list(pipelines)
-        return {
-            target.name: table
-            for table in self
-            if table.pipeline in chosen
-            for target in table.publish
-        }
+        tables = (table for table in self if table.pipeline in chosen)
+        return {target.name: table for table in tables for target in table.publish}
 
     def target(self, name: str) -> tuple[Table, Target]:
         """Returns a table and the target where it is published; raises UnknownTable with the nearest names."""
@@ -234,7 +223,7 @@ class Catalog:
                 f"target={name!r}: no table is published there; did you mean {', '.join(near)}?"
             )
         table = published[name]
-        return table, next(each for each in table.publish if each.name == name)
+        return table, next(target for target in table.publish if target.name == name)
 
     def topics(self, tables: Iterable[Table] | None = None) -> list[str]:
         """Returns the topics that these tables (or all) read."""
@@ -262,12 +251,10 @@ def _together(catalog: Catalog, settings: Settings) -> Catalog:
     """Returns the same tables under the names of the processes that their pipelines share."""
     names = {member: name for name in settings.together for member in settings.members(name)}
     for member, name in names.items():
-        if member not in catalog.pipelines() or name in set(catalog.pipelines()) - set(names):
-            wrong, why = (
-                (member, "no such pipeline")
-                if member not in catalog.pipelines()
-                else (name, "another pipeline's name")
-            )
+        is_there = member in catalog.pipelines()
+        if not is_there or name in set(catalog.pipelines()) - set(names):
+            wrong = name if is_there else member
+            why = "another pipeline's name" if is_there else "no such pipeline"
             raise SettingsError(
                 f"together of {name}={settings.together[name]!r}, {wrong!r}: {why}; there are {', '.join(catalog.pipelines())}"
             )
@@ -312,22 +299,20 @@ def _same(declared: Source | Table, value: Source | Table) -> bool:
 
 
 def _in_order(sources: dict[str, Source], tables: dict[str, Table]) -> dict[str, Table]:
-    refuse(
-        f"table={each.name}, input={name!r}: no source or table has that name; "
-        + (f"did you mean {near[0]}?" if near else "parameters name a table's inputs")
-        for each in tables.values()
-        for name in each.inputs
-        if name not in sources and name not in tables
-        for near in [get_close_matches(name, [*sources, *tables])]
-    )
+    remarks = []
+    for table in tables.values():
+        for name in [n for n in table.inputs if n not in sources and n not in tables]:
+            near = get_close_matches(name, [*sources, *tables])
+            hint = f"did you mean {near[0]}?" if near else "parameters name a table's inputs"
+            remarks.append(
+                f"table={table.name}, input={name!r}: no source or table has that name; {hint}"
+            )
+    refuse(remarks)
+    graph = {n: [i for i in t.inputs if i in tables] for n, t in tables.items()}
+    ordered: dict[str, Table] = {}
     try:
-        order = TopologicalSorter(
-            {n: [i for i in t.inputs if i in tables] for n, t in tables.items()}
-        ).static_order()
-        ordered: dict[str, Table] = {}
-        for name in order:
-            inputs = [ordered[each] for each in tables[name].inputs if each in ordered]
-            as_of = any(each.kind.keeps_versions for each in inputs)
+        for name in TopologicalSorter(graph).static_order():
+            as_of = any(ordered[i].kind.keeps_versions for i in graph[name])
             ordered[name] = replace(tables[name], as_of=as_of)
         return ordered
     except CycleError as err:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -16,24 +16,8 @@ from lakehouse.declare.secrets import Secret
 from lakehouse.errors import DeclarationError
 
 _DIGEST = "digest "
-_VALUE_TYPES = frozenset(
-    kind.__name__
-    for kind in (
-        Decimal,
-        date,
-        datetime,
-        timedelta,
-        dict,
-        float,
-        frozenset,
-        int,
-        list,
-        range,
-        set,
-        str,
-        tuple,
-    )
-)
+_TYPES_NAMES = "Decimal date datetime timedelta dict float frozenset int list range set str tuple"
+_VALUE_TYPES = frozenset(_TYPES_NAMES.split())
 _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
 
@@ -44,9 +28,7 @@ class Code:
     trees: tuple[str, ...]  # syntax trees as text
     sources: Mapping[str, str]  # by name, for people, and for another Python to compare
     constants: Mapping[str, str]  # such as a condition written as text, or a pattern
-    hidden: frozenset[
-        str
-    ]  # constants whose values are not in the source, such as a key from the environment
+    hidden: frozenset[str]  # constants that are not in the source, such as a key of the environment
 
     @property
     def parts(self) -> list[str]:
@@ -71,7 +53,11 @@ def code_of(function: FunctionType) -> Code:
             "table in a module file"
         ) from err
     dumps = tuple(map(ast.dump, trees.values()))
-    _unname(trees[function])
+    own = trees[function]
+    if isinstance(own, ast.FunctionDef):  # its name is the table's, and its types decide nothing
+        own.name, own.returns = "table", None
+        for argument in own.args.args:
+            argument.annotation = None
     sources = {
         "function" if used is function else f"function {used.__name__}": ast.unparse(tree)
         for used, tree in trees.items()
@@ -99,22 +85,21 @@ def written(function: Callable[..., object]) -> Mapping[str, str]:
     }
 
 
+@cache
 def digest(name: str, text: str) -> str:
     """Returns what stands for a constant's value on disk. It is slow to compute, so that a short value cannot be guessed.
 
     It has no key: one that lies beside it would protect nothing, and a fork would have the same one.
     """
-    return text if is_digest(text) else _DIGEST + _digested(name, text)
+    if is_digest(text):
+        return text
+    value = hashlib.scrypt(text.encode(), salt=name.encode(), n=1 << 14, r=8, p=1, dklen=16)
+    return _DIGEST + value.hex()
 
 
 def is_digest(text: str) -> bool:
     """Returns True if a text of `written` is a digest."""
     return text.startswith(_DIGEST)
-
-
-@cache
-def _digested(name: str, text: str) -> str:
-    return hashlib.scrypt(text.encode(), salt=name.encode(), n=1 << 14, r=8, p=1, dklen=16).hex()
 
 
 def same(one: str, other: str) -> bool:
@@ -136,21 +121,11 @@ def _in_source(name: str, value: object, module: str) -> bool:
         return bool(ast.literal_eval(expression) == value)  # which may have been set again since
     except (ValueError, TypeError, SyntaxError):
         scope = vars(sys.modules[module])
-        names = {
-            node.id for node in ast.walk(expression) if isinstance(node, ast.Name)
-        } - _VALUE_TYPES
+        named = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return all(
             used != name and used in scope and _in_source(used, scope[used], module)
-            for used in names
+            for used in named - _VALUE_TYPES
         )
-
-
-def _unname(tree: ast.AST) -> None:
-    """Removes the function's name, which is the table's, and its types, which decide nothing."""
-    if isinstance(tree, ast.FunctionDef):
-        tree.name, tree.returns = "table", None
-        for argument in tree.args.args:
-            argument.annotation = None
 
 
 def _reached(code: FunctionType | type) -> list[FunctionType | type]:
@@ -174,31 +149,22 @@ def _tree(code: FunctionType | type) -> ast.AST:
 def _used(code: FunctionType | type) -> list[FunctionType | type]:
     """Returns the functions and classes of its module that the code names, without their decorators' wrappers."""
     values = [inspect.unwrap(value) if callable(value) else value for _, value in _globals(code)]
-    return [
-        each
-        for each in values
-        if isinstance(each, FunctionType | type) and each.__module__ == code.__module__
-    ]
+    run = [value for value in values if isinstance(value, FunctionType | type)]
+    return [value for value in run if value.__module__ == code.__module__]
 
 
 def _globals(code: FunctionType | type) -> list[tuple[str, object]]:
     """Returns the values of the module that the code names, sorted by name, and those that their expressions name in turn."""
-    functions = (
-        [code]
-        if isinstance(code, FunctionType)
-        else [f for f in vars(code).values() if isinstance(f, FunctionType)]
-    )
+    members = [code] if isinstance(code, FunctionType) else vars(code).values()
+    functions = [f for f in members if isinstance(f, FunctionType)]
     names = [(name, f.__globals__) for f in functions for name in _names(f.__code__)]
     values: dict[str, object] = {}
     for name, scope in names:
         if name not in values:
             values[name] = scope.get(name)
             expression = _made(name, values[name], code.__module__)
-            names += (
-                [(n.id, scope) for n in ast.walk(expression) if isinstance(n, ast.Name)]
-                if expression
-                else []
-            )
+            parts = ast.walk(expression) if expression else ()
+            names += [(part.id, scope) for part in parts if isinstance(part, ast.Name)]
     return [(name, values[name]) for name in sorted(values) if values[name] is not None]
 
 

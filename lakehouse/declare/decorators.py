@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from lakehouse.declare import columns, kinds, option_rules, reports
 from lakehouse.declare.expectations import Expectation
-from lakehouse.declare.inputs import source_checks
+from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.remarks import check_all
@@ -280,10 +280,12 @@ def report_table(
     :param draw: returns the file of a partition, text or bytes, for its rows (an Arrow table in the order of `keys`)
         and its range of event time.
     """
+    partition_by = options.get("partition_by", "hour")
+    one_of("partition_by", partition_by, _CHOICES["partition_by"])
     return _decorator(
         kinds.REPORT,
         options,
-        window=_partitions(options.get("partition_by", "hour")),
+        window=tumbling(PARTITION_LENGTHS[partition_by]),  # its windows are its partitions
         keys=keys,
         report=reports.report(suffix, draw),
     )
@@ -313,19 +315,20 @@ def _decorator(kind: Kind, shared: Mapping[str, Any], **own: Any) -> Decorator:
     if "layer" not in shared:
         raise TypeError(f"@{kind}_table needs layer=, one of {', '.join(_CHOICES['layer'])}")
     options = {**own, **shared}
-    check_all(
-        *(
-            partial(source_checks.one_of, name, options[name], allowed)
-            for name, allowed in _CHOICES.items()
-            if name in options
-        )
-    )
+    chosen = {name: allowed for name, allowed in _CHOICES.items() if name in options}
+    check_all(*(partial(one_of, name, options[name], chosen[name]) for name in chosen))
     options |= {name: duration(options[name], name) for name in _DURATIONS if name in options}
     options |= {name: _listed(name, options[name]) for name in _SEQUENCES if name in options}
 
     def declare(function: Function) -> Table:
+        name = function.__name__
+        if not columns.is_table_name(name):
+            raise DeclarationError(
+                f"table={name}: a Python name without '__', which marks side tables, and without a leading '_', which marks log "
+                "tables; rename it"
+            )
         return Table(
-            name=_table_name(function.__name__),
+            name=name,
             transformation=function,
             inputs=_inputs(function),
             kind=kind,
@@ -342,12 +345,6 @@ def _listed(name: str, value: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _partitions(partition_by: PartitionBy) -> Window:
-    """Returns the windows of a report, which are its partitions."""
-    source_checks.one_of("partition_by", partition_by, _CHOICES["partition_by"])
-    return tumbling(PARTITION_LENGTHS[partition_by])
-
-
 def _check_option(kind: Kind, name: str) -> None:
     """Raises TypeError for an option that this kind lacks, with the kinds that have it."""
     options = options_of(kind)
@@ -361,15 +358,6 @@ def _check_option(kind: Kind, name: str) -> None:
     raise TypeError(
         f"@{kind}_table has no option {name!r}{meant} (it has {', '.join(sorted(options))})"
     )
-
-
-def _table_name(name: str) -> str:
-    if not columns.is_table_name(name):
-        raise DeclarationError(
-            f"table={name}: a Python name without '__', which marks side tables, and without a leading '_', which marks log "
-            "tables; rename it"
-        )
-    return name
 
 
 def _inputs(function: Function) -> tuple[str, ...]:

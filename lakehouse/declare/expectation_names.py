@@ -16,12 +16,11 @@ from lakehouse.errors import DeclarationError
 
 PATH = Path(__file__).with_suffix(".json")
 PARSERS = ("spark", "great_expectations")  # of `row_condition`; "pandas" is for rows in memory
+_OF_SERVICE = "it belongs to Great Expectations' own service; leave it out"
 NOT_TAKEN = {  # arguments of every expectation that would do nothing here
     "severity": "a row is kept or quarantined, and a check holds or does not; leave it out",
     "meta": "nothing reads it; put text into notes",
-    "windows": "it belongs to Great Expectations' own service; leave it out",
-    "id": "it belongs to Great Expectations' own service; leave it out",
-    "rendered_content": "it belongs to Great Expectations' own service; leave it out",
+    **dict.fromkeys(("windows", "id", "rendered_content"), _OF_SERVICE),
     "library_metadata": "it describes the expectation, and is not to be given; leave it out",
     "batch_id": "the rows of the table are what is judged; leave it out",
     "result_format": "the check asks for what it shows; leave it out",
@@ -43,12 +42,12 @@ class Signature:
 @cache
 def signatures() -> Mapping[str, Signature]:
     """Returns the expectations that can be judged, by name."""
-    return {name: _signature(arguments) for name, arguments in _written()["expectations"].items()}
-
-
-def _signature(given: Mapping[str, Any]) -> Signature:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return Signature(**values)
+    by_name: dict[str, Signature] = {}
+    for name, given in _written()["expectations"].items():
+        values: dict[str, Any] = dict(given)
+        values |= {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+        by_name[name] = Signature(**values)
+    return by_name
 
 
 def not_judged() -> Mapping[str, str]:

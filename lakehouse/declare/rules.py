@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.declare import expectation_names, option_rules
 from lakehouse.declare.columns import INGESTION
-from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs import source_checks
 from lakehouse.declare.modules import pipeline_of
 from lakehouse.declare.remarks import check_all
 from lakehouse.declare.table import Table
@@ -121,9 +121,9 @@ def check_single_rows(table: Table) -> None:
     """Raises DeclarationError for an argument about many rows where rows are judged one by one."""
     for expectation in table.expectations:
         signature = expectation_names.signatures().get(expectation.type)
-        for argument, (nothing, why) in (
-            _OF_MANY_ROWS.items() if signature and signature.by_row else ()
-        ):
+        if not signature or not signature.by_row:
+            continue
+        for argument, (nothing, why) in _OF_MANY_ROWS.items():
             value = expectation.kwargs.get(argument)
             if value not in nothing:
                 raise DeclarationError(
@@ -133,20 +133,19 @@ def check_single_rows(table: Table) -> None:
 
 def warnings(catalog: "Catalog", tables: Sequence[Table]) -> list[str]:
     """Returns warnings of declarations that are allowed but have no effect."""
-    withheld = ((table, withholding(catalog, table)) for table in tables if table.late == "update")
-    return [_in_vain(table, before) for table, before in withheld if before]
-
-
-def _in_vain(table: Table, before: Table) -> str:
-    kept_out = (
-        "behind the watermark"
-        if before.by_neighbours
-        else f"after the {before.partition_by} of their event time"
-    )
-    return (
-        f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, because {before.name} "
-        f"(late={before.late!r}) keeps them out; declare late='update' on {before.name} as well"
-    )
+    lines = []
+    for table in tables:
+        before = withholding(catalog, table) if table.late == "update" else None
+        if before is None:
+            continue
+        kept_out = f"after the {before.partition_by} of their event time"
+        if before.by_neighbours:
+            kept_out = "behind the watermark"
+        lines.append(
+            f"table={table.name}, late='update': rows that arrive {kept_out} never reach it, because {before.name} "
+            f"(late={before.late!r}) keeps them out; declare late='update' on {before.name} as well"
+        )
+    return lines
 
 
 def withholding(catalog: "Catalog", table: Table) -> Table | None:
@@ -250,7 +249,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
             f"{where}, inputs={table.inputs}: changes of a database follow the order of its log, and other messages have no "
             "place in it; read them by an ingest table of their own"
         )
-    history.check(table, topics)
+    source_checks.check_history(table, topics)
     if len({source.isolation for source in topics.values()}) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: its topics are read by one consumer, so with one isolation; give all the same"
@@ -267,20 +266,16 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
     """Raises DeclarationError for options that need an order of arrival, where rows of windows or several inputs have none."""
     if not catalog.has_no_order(table):
         return
-    asks = {
-        "deduplicate": table.deduplicate,
-        "window": table.window if table.window and table.window.kind == "count" else None,
-    }
-    for name, value in asks.items():
+    counts = table.window if table.window and table.window.kind == "count" else None
+    for name, value in {"deduplicate": table.deduplicate, "window": counts}.items():
         if value:
             raise DeclarationError(
                 f"{where}, {name}={value}, inputs={list(driving)}: it is decided by the order in which rows arrived, and rows of "
                 "several inputs or windows have none; declare it on a table of one input before them"
             )
     if len(driving) > 1 and (table.early_results or table.as_of) and not table.kind.is_upserted:
-        what = (
-            f"early_results={table.early_results}" if table.early_results else "a versioned table"
-        )
+        early = f"early_results={table.early_results}"
+        what = early if table.early_results else "a versioned table"
         raise DeclarationError(
             f"{where}, {what}, inputs={list(driving)}: it follows one input with event time; declare it on a table that reads "
             "one of these, or this one"

@@ -2,19 +2,21 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.declare import code_version, kinds
-from lakehouse.declare.calling import called
 from lakehouse.declare.expectations import Expectation
 from lakehouse.declare.kinds import Kind
 from lakehouse.declare.lookups import Lookup
 from lakehouse.declare.reports import Report
 from lakehouse.declare.targets import Target
 from lakehouse.declare.windows import Duplicates, Interval, Window
+from lakehouse.errors import DeclarationError
 from lakehouse.ranges import PartitionBy
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Table:
     closes_with: tuple["Table", ...] = field(default=(), repr=False, compare=False)
 
     def __call__(self, *inputs: "DataFrame", **named: "DataFrame") -> "DataFrame":
-        with called(self):
+        with _called(self):
             return self.transformation(*inputs, **named)
 
     @property
@@ -132,3 +134,38 @@ class Table:
         more = (self.deduplicate, self.context, keeps, self.ttl, self.marker, looked_up, by)
         decided += tuple(setting for setting in (*more, final) if setting)
         return hashlib.sha256(repr((parts, decided)).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Call:
+    """One call of a table's function, and how many process functions it has applied."""
+
+    table: Table
+    processes: int = 0
+
+
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
+@contextmanager
+def _called(table: Table) -> Iterator[None]:
+    """Marks the block in which the table's function is called.
+
+    Raises DeclarationError if the table has a lasting state and the function does not keep exactly one.
+    """
+    call = Call(table)
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+    if table.state_ttl and call.processes != 1:
+        raise DeclarationError(
+            f"table={table.name}, ttl={table.ttl}: its function applies {call.processes} process functions, and only one may "
+            "have a lasting state; call process(...) once, and declare a table for each other"
+        )
+
+
+def current_call() -> Call | None:
+    """Returns the call of a table's function that is under way; None outside one."""
+    return _CALL.get()

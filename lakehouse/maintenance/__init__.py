@@ -3,7 +3,6 @@
 retention           compaction, and the removal of old versions
 needs               the versions of a table that its readers need
 erasure             the removal of rows for good
-replay_quarantine   quarantined rows, judged again
-quarantine          the rows of a quarantine, run through parser and function again
+replay_quarantine   quarantined rows, run through parser and function again
 propagate           the tables that follow an ingest table that a person changed
 """

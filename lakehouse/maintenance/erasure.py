@@ -21,7 +21,7 @@ from lakehouse.declare.columns import INGESTION, PARTITION, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError, RangeError
 from lakehouse.maintenance import needs, propagate, retention
-from lakehouse.maintenance.quarantine import (
+from lakehouse.maintenance.replay_quarantine import (
     arrival_position,
     of_other_topics,
     quarantined_rows,
@@ -35,7 +35,7 @@ from lakehouse.storage.log import log_tables, report_files
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
-from lakehouse.transform.plan import plan_of
+from lakehouse.transform.plan import plan_of, without_expectations
 
 _HOUR = timedelta(hours=1)
 
@@ -58,10 +58,7 @@ class Erasure:
 
 
 def planned(session: Session, ingest: Table, where: str) -> Erasure:
-    """Returns the plan of `erase`, and refuses what that would refuse. Changes nothing.
-
-    Raises RangeError, JobError.
-    """
+    """Returns the plan of `erase`, and refuses what that would refuse. Raises RangeError, JobError."""
     kind = ingest.kind
     if not kind.reads_sources:
         raise RangeError(
@@ -80,30 +77,23 @@ def planned(session: Session, ingest: Table, where: str) -> Erasure:
             "writes; erasing does not reach these yet, so nothing was erased"
         )
     try:
-        matched, (aside, undecoded) = (
-            session.read(ingest).where(where),
-            _quarantine_rows(session, ingest, where),
-        )
+        matched = session.read(ingest).where(where)
+        quarantined, undecoded = _quarantine_rows(session, ingest, where)
     except (AnalysisException, ParseException) as err:
-        said = str(err).splitlines()[0]
+        first_line = str(err).splitlines()[0]
         raise RangeError(
-            f"where={where!r}: a condition on the columns of {ingest.name} ({said}); correct it"
+            f"where={where!r}: a condition on the columns of {ingest.name} ({first_line}); correct it"
         ) from err
     moment = session.catalog.event_time(ingest)
-    found = matched.groupBy(PARTITION, F.date_trunc("hour", moment).alias("hour")).count().collect()
+    by_hour = matched.groupBy(PARTITION, F.date_trunc("hour", moment).alias("hour"))
+    counts = by_hour.count().collect()
     hours: Counter[datetime] = Counter()
-    for each in found:
-        hours[each["hour"].astimezone(UTC)] += each["count"]
-    held = [each[PARTITION] for each in aside.collect()]
-    arrivals = sorted({each[PARTITION] for each in found} | set(held))
-    erasure = Erasure(
-        ingest.name,
-        dict(hours),
-        len(held),
-        undecoded,
-        tuple(arrivals),
-        propagate.spans(session, ingest, hours),
-    )
+    for row in counts:
+        hours[row["hour"].astimezone(UTC)] += row["count"]
+    held = [row[PARTITION] for row in quarantined.collect()]
+    arrivals = tuple(sorted({row[PARTITION] for row in counts} | set(held)))
+    follow = propagate.spans(session, ingest, hours)
+    erasure = Erasure(ingest.name, dict(hours), len(held), undecoded, arrivals, follow)
     _check_over(ingest, erasure)
     _check_expired(session, ingest, erasure)
     _check_read(session, ingest, erasure)
@@ -141,15 +131,11 @@ def _touched(
 
 def _quarantine_rows(session: Session, ingest: Table, where: str) -> tuple[DataFrame, int]:
     """Returns partition and position of the quarantined rows that meet the condition, and the number of undecodable rows."""
-    rows = quarantined_rows(session, plan_of(session, ingest).without_expectations())
-    known = [
-        F.col(quoted(c)).cast("string")
-        for c in rows.columns
-        if not c.startswith("_") and c != INGESTION
-    ]
-    undecoded = rows.where(F.coalesce(*known).isNull()).count() + sum(
-        of_other_topics(session, ingest).values()
-    )
+    rows = quarantined_rows(session, without_expectations(plan_of(session, ingest)))
+    names = [c for c in rows.columns if not c.startswith("_") and c != INGESTION]
+    readable = F.coalesce(*(F.col(quoted(name)).cast("string") for name in names))
+    undecoded = rows.where(readable.isNull()).count()
+    undecoded += sum(of_other_topics(session, ingest).values())
     return rows.where(where).select(PARTITION, arrival_position(rows)), undecoded
 
 
@@ -184,9 +170,10 @@ def _check_expired(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> Non
 
 def _check_over(ingest: Table, erasure: Erasure) -> None:
     """Raises RangeError if rows still arrive where the rows are."""
-    if erasure.arrivals and (
-        over := partition_range(erasure.arrivals[-1], ingest.partition_by).end
-    ) > datetime.now(UTC):
+    if not erasure.arrivals:
+        return
+    over = partition_range(erasure.arrivals[-1], ingest.partition_by).end
+    if over > datetime.now(UTC):
         raise RangeError(
             f"table={ingest.name}, arrived until {text(over)}: the stream still writes to that hour; erase the rows after it"
         )
@@ -208,16 +195,10 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
 
 
 def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> None:
-    """Rewrites the ingest table and its quarantine without the rows.
-
-    Neither commit nor commit log names the condition, because it may name a person.
-    """
+    """Rewrites the ingest table and its quarantine. Nothing names the condition, because it may name a person."""
     arrivals = list(erasure.arrivals)
-    metadata = {
-        "run": uuid.uuid4().hex,
-        "code_version": ingest.code_version,
-        "erased": erasure.rows,
-    }
+    metadata: dict[str, str | int] = {"run": uuid.uuid4().hex, "code_version": ingest.code_version}
+    metadata["erased"] = erasure.rows
     if erasure.quarantined:
         stored = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
         gone = _quarantine_rows(session, ingest, where)[0].select("_position")
@@ -227,16 +208,10 @@ def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> N
         return
     # noted before the rewrite: after a kill in between, the next run finds no rows any more, but it
     # must still find the tables computed from them
-    propagate.note(
-        session,
-        ingest,
-        delta_writer.version(session.path(ingest)) + 1,
-        erasure.hours,
-        written=False,
-    )
-    kept = session.read(ingest).where(
-        F.col(PARTITION).isin(arrivals) & ~F.coalesce(F.expr(where), F.lit(False))
-    )
+    version = delta_writer.version(session.path(ingest)) + 1
+    propagate.note(session, ingest, version, erasure.hours, written=False)
+    stays = ~F.coalesce(F.expr(where), F.lit(False))
+    kept = session.read(ingest).where(F.col(PARTITION).isin(arrivals) & stays)
     delta_writer.replace(kept, session.path(ingest), arrivals, metadata)
 
 

@@ -32,69 +32,67 @@ def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     A stream is known by its checkpoint, even if its table is not declared any more. Without a
     checkpoint it is known by its commit log or last commit.
     """
-    found: dict[str, int] = {}
-    if (made := delta_log.made(table_path(lakehouse.settings, table))) is None:
-        return found
+    versions: dict[str, int] = {}
+    made = delta_log.made(table_path(lakehouse.settings, table))
+    if made is None:
+        return versions
     identity = made[0]
     for checkpoint in checkpoint_files.of_all(lakehouse.settings):
         if (version := _read_up_to(checkpoint, identity)) is not None:
-            found[checkpoint.parent.name] = version
-    found |= _followers(lakehouse.settings, table, identity)
+            versions[checkpoint.parent.name] = version
+    versions |= _followers(lakehouse.settings, table, identity)
     for reader in lakehouse.catalog:
-        begun = handover_of(lakehouse.settings, reader)
+        handover = handover_of(lakehouse.settings, reader)
         # its stream has not started yet
-        if begun and begun.input == table.name and reader.name not in found:
-            found[reader.name] = begun.version
+        if handover and handover.input == table.name and reader.name not in versions:
+            versions[reader.name] = handover.version
         if reader is not table and table.name not in reader.inputs:
             continue
         stands = checkpoints.standing(lakehouse.settings, reader)
         last = stands.noted or stands.written or stands.taken_back
-        if last and reader.name == table.name:
+        if last is None:
+            continue
+        read, pinned, seen = (last.inputs.get(k, {}) for k in ("tables", "references", SEEN))
+        if reader.name == table.name:
             # a replayed batch looks for its commit from that version on
-            found[OWN] = last.version
-        elif (
-            last
-            and reader.name not in found
-            and table.name in (read := last.inputs.get("tables", {}))
-        ):
-            found[reader.name] = read[table.name]["reservoirVersion"]
-        elif last and table.name in (pinned := last.inputs.get("references", {})):
-            found[reader.name] = pinned[table.name]
-        elif last and table.name in (seen := last.inputs.get(SEEN, {})):
+            versions[OWN] = last.version
+        elif reader.name not in versions and table.name in read:
+            versions[reader.name] = read[table.name]["reservoirVersion"]
+        elif table.name in pinned:
+            versions[reader.name] = pinned[table.name]
+        elif table.name in seen:
             # rows of its next step may have arrived with those of the last one
-            found[reader.name] = min(seen[table.name])
-    return found | _beside(lakehouse, table, identity)
+            versions[reader.name] = min(seen[table.name])
+    return versions | _beside(lakehouse, table, identity)
 
 
 def _beside(lakehouse: Lakehouse, table: Table, identity: str) -> dict[str, int]:
     """Returns the versions that versions beside need: after an exchange, each reads on from where it was filled."""
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for reader in lakehouse.catalog:
         if table.name not in reader.inputs or upgrades.upgrade(lakehouse.settings, reader) is None:
             continue
         other = upgrades.beside(lakehouse.settings, reader)
-        last, begun = checkpoints.standing(other, reader).last, handover_of(other, reader)
+        last, handover = checkpoints.standing(other, reader).last, handover_of(other, reader)
         checkpoint = checkpoint_files.newest(other, reader)
         version = _read_up_to(checkpoint, identity) if checkpoint else None
         if version is None and last and table.name in (read := last.inputs.get("tables", {})):
             version = read[table.name]["reservoirVersion"]
-        elif version is None and begun and begun.input == table.name:
-            version = begun.version
+        elif version is None and handover and handover.input == table.name:
+            version = handover.version
         if version is not None:
-            found[f"the version beside {reader.name}"] = version
-    return found
+            versions[f"the version beside {reader.name}"] = version
+    return versions
 
 
 def _followers(settings: Settings, table: Table, identity: str) -> dict[str, int]:
     """Returns the followers that publish the table of that id, each with the version that its target holds."""
-    noted = {
-        target.name: published_position.noted(settings, target.name) for target in table.publish
-    }
-    return {
-        f"the follower of {name}": position.version
-        for name, position in noted.items()
-        if position and position.table == identity
-    }
+    versions = {}
+    for target in table.publish:
+        position = published_position.noted(settings, target.name)
+        if position and position.table == identity:
+            versions[f"the follower of {target.name}"] = position.version
+    return versions
 
 
 def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
@@ -103,28 +101,21 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     A reconciliation that lacks versions takes all of history as changed. A table that is yet to be
     declared begins at its handover.
     """
-    readers = [
-        t
-        for t in (*lakehouse.catalog.derived, *lakehouse.catalog.keyed)
-        if t is table or table.name in t.inputs
-    ]
-    looked = {
-        reader.name: invalidation.looked_at(lakehouse.settings, reader).get(table.name)
-        for reader in readers
-    }
-    found = {
-        f"the reconciliation of {name}": version
-        for name, version in looked.items()
-        if version is not None
-    }
+    compared = (*lakehouse.catalog.derived, *lakehouse.catalog.keyed)
+    readers = [t for t in compared if t is table or table.name in t.inputs]
+    versions = {}
+    for reader in readers:
+        looked_at = invalidation.looked_at(lakehouse.settings, reader)
+        if table.name in looked_at:
+            versions[f"the reconciliation of {reader.name}"] = looked_at[table.name]
     path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
     if many and ahead and table.kind.has_partitions:
         length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
-        found["a table yet to be declared"] = _reaching(
-            lakehouse.catalog, table, path, floor(ahead, PARTITION_LENGTHS[length])
-        )
-    return found
+        start = floor(ahead, PARTITION_LENGTHS[length])
+        version = _reaching(lakehouse.catalog, table, path, start)
+        versions["a table yet to be declared"] = version
+    return versions
 
 
 def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
@@ -140,49 +131,33 @@ def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> 
 
 
 def _read_up_to(checkpoint: Path, identity: str) -> int | None:
-    """Returns the version from which a query reads the table of that id after a restart.
-
-    Returns None if it reads another table.
+    """Returns the version from which a query reads the table of that id after a restart; None if it reads another table.
 
     Spark then has its sources prepare the last committed batch once more, from the end of the batch
     before it.
     """
-    begun, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
-    if not begun:
-        return None
-    last = next(
-        (
-            offsets
-            for batch in reversed(begun)
-            if (offsets := _offsets(checkpoint, batch)) is not None
-        ),
-        [],
-    )
-    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in begun else None
+    batches, done = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
+    readable = (_offsets(checkpoint, batch) for batch in reversed(batches))
+    last = next((offsets for offsets in readable if offsets is not None), [])
+    before = _offsets(checkpoint, done[-1] - 1) if done and done[-1] - 1 in batches else None
     return None if _position(last, identity) is None else _position(before or [], identity) or 0
 
 
 def _position(offsets: Sequence[Mapping], identity: str) -> int | None:
     """Returns the version of the table of that id up to which a batch reads; None if it reads another table."""
-    return next(
-        (offset["reservoirVersion"] for offset in offsets if offset.get("reservoirId") == identity),
-        None,
-    )
+    own = (offset for offset in offsets if offset.get("reservoirId") == identity)
+    return next((offset["reservoirVersion"] for offset in own), None)
 
 
 def _offsets(checkpoint: Path, batch: int) -> list[dict] | None:
-    """Returns the offsets up to which the batch reads its sources.
-
-    Returns None, with a message on standard error, if the file is torn.
-    """
+    """Returns the offsets up to which the batch reads its sources; None, with a log message, if the file is torn."""
     try:
-        found = [dict(json.loads(line)) for line in checkpoint_files.sources(checkpoint, batch)]
-        if not found or any(
-            "reservoirId" in offset and not isinstance(offset["reservoirVersion"], int)
-            for offset in found
-        ):
+        lines = checkpoint_files.sources(checkpoint, batch)
+        offsets = [dict(json.loads(line)) for line in lines]
+        of_delta = [offset["reservoirVersion"] for offset in offsets if "reservoirId" in offset]
+        if not offsets or not all(isinstance(version, int) for version in of_delta):
             raise ValueError("no offsets")
-        return found
+        return offsets
     except (ValueError, TypeError, KeyError) as err:
         message = f"it says what a query has read, and is torn ({err}), so the batches before it decide what is kept for it"
         remedy = f"if its table is not declared any more, remove {checkpoint.parent}"

@@ -35,23 +35,22 @@ _HOUR = timedelta(hours=1)
 @contextmanager
 def alone(session: Session, ingest: Table) -> Iterator[None]:
     """Takes the locks of the ingest table and of all tables that hold something computed from it. Raises JobError."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for table in (ingest, *derived(session, ingest)):
-            held.enter_context(publishing(session.settings, table))
+            locks.enter_context(publishing(session.settings, table))
         yield
 
 
 def derived(lakehouse: Lakehouse, ingest: Table) -> list[Table]:
     """Returns the tables that hold something computed from the ingest table, inputs first."""
     tables = (lakehouse.catalog.table(name) for name in lakehouse.catalog.downstream(ingest))
-    # rows count as well: a batch run up to a handover may have written them, or the commit log may be
-    # gone
-    filled = (t for t in tables if t.kind.is_derived)
-    return [
-        t
-        for t in filled
-        if next(lakehouse.commit_log(t).by_stream(), None) or delta_log.files(lakehouse.path(t))
-    ]
+    # rows count as well: a batch run up to a handover may have written them, or the log may be gone
+    filled = []
+    for table in (table for table in tables if table.kind.is_derived):
+        by_stream = lakehouse.commit_log(table).by_stream()
+        if next(by_stream, None) or delta_log.files(lakehouse.path(table)):
+            filled.append(table)
+    return filled
 
 
 def spans(
@@ -61,7 +60,7 @@ def spans(
 
     Raises RangeError if a stream still writes there, or if it is not known where the rows are.
     """
-    found: dict[str, list[Range]] = {
+    by_table: dict[str, list[Range]] = {
         ingest.name: [Range(hour, hour + _HOUR) for hour in sorted(hours)]
     }
     for table in derived(session, ingest):
@@ -71,26 +70,23 @@ def spans(
         waiting = (
             partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
         )
-        changed = [span for each in inputs for span in found.get(each.name, ())]
+        changed = [span for each in inputs for span in by_table.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
-        reached = [ranges_of.reached(table, span, closed) for span in changed] + [
-            w for w in waiting if w.end <= ahead
-        ]
-        touched = [
-            _extended(session, table, span)
-            for span in joined(sorted(reached, key=lambda span: span.start))
-        ]
+        reached = [ranges_of.reached(table, span, closed) for span in changed]
+        reached += [whole for whole in waiting if whole.end <= ahead]
+        whole_spans = joined(sorted(reached, key=lambda span: span.start))
+        touched = [_extended(session, table, span) for span in whole_spans]
         partitions = {p for span in touched for p in span.partitions(table.partition_by)}
         wholes = [partition_range(p, table.partition_by) for p in sorted(partitions)]
         if table.kind.is_report:  # open partitions of a report are not computed
             wholes = [whole for whole in wholes if whole.end <= ahead]
-        again = found[table.name] = joined(wholes)
+        again = by_table[table.name] = joined(wholes)
         if again and again[-1].end > ahead:
             raise RangeError(
                 f"table={ingest.name}: {table.name} has something of these rows in what closes at {text(again[-1].end)}, and "
                 f"its frontier is {text(ahead)}; try again when it is past that, or with older rows only"
             )
-    return {name: tuple(again) for name, again in found.items() if again and name != ingest.name}
+    return {name: tuple(again) for name, again in by_table.items() if again and name != ingest.name}
 
 
 def note(
@@ -101,19 +97,11 @@ def note(
     *,
     written: bool,
 ) -> None:
-    """Records in the commit log that rows of these hours of event time came or went.
-
-    By that, the tables that read the ingest table are outdated in these hours.
-    """
+    """Records that rows of these hours of event time came or went: tables that read them are outdated in these hours."""
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
-        commit = replace(
-            batch_commit(ingest, span),
-            version=version,
-            arrived=count,
-            written=count if written else 0,
-        )
-        lakehouse.commit_log(ingest).append(commit)
+        commit = replace(batch_commit(ingest, span), version=version, arrived=count)
+        lakehouse.commit_log(ingest).append(replace(commit, written=count if written else 0))
 
 
 def follow(session: Session, spans: Mapping[str, Iterable[Range]]) -> None:

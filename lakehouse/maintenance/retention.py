@@ -61,43 +61,24 @@ class Maintenance:
 
 
 def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
-    """Returns a table, its quarantine and the answers to its lookup, as far as they are on disk.
-
-    The streaming job itself maintains early results.
-    """
-    kind = table.kind
-    # the partitions of an ingest table are hours of arrival
-    ahead = (
-        datetime.now(UTC)
-        if kind.reads_sources
-        else frontier(lakehouse.settings, table) or BEGINNING
-    )
+    """Returns a table, its quarantine and answers, as far as they are on disk. The job itself maintains early results."""
+    settings, has_partitions = lakehouse.settings, table.kind.has_partitions
+    ahead = frontier(settings, table) or BEGINNING
+    if table.kind.reads_sources:  # its partitions are hours of arrival
+        ahead = datetime.now(UTC)
 
     def closed(partition: str) -> bool:
-        return (
-            table.kind.has_partitions
-            and partition_range(partition, table.partition_by).end <= ahead
-        )
+        return has_partitions and partition_range(partition, table.partition_by).end <= ahead
 
-    path = table_path(lakehouse.settings, table)
-    found = [
-        Place(
-            table.name, path, closed, needs.needed(lakehouse, table), needs.wished(lakehouse, table)
-        )
-    ]
-    if table.kind.has_partitions:
-        found.append(
-            Place(
-                f"{table.name}__quarantine",
-                table_path(lakehouse.settings, table, "quarantine"),
-                closed,
-                {},
-            )
-        )
+    needed, wished = needs.needed(lakehouse, table), needs.wished(lakehouse, table)
+    all_places = [Place(table.name, table_path(settings, table), closed, needed, wished)]
+    if has_partitions:
+        path = table_path(settings, table, "quarantine")
+        all_places.append(Place(f"{table.name}__quarantine", path, closed, {}))
     if table.lookup:
-        path = table_path(lakehouse.settings, table, "answers")
-        found.append(Place(f"{table.name}__answers", path, closed, {}))
-    return [place for place in found if delta_log.exists(place.path)]
+        path = table_path(settings, table, "answers")
+        all_places.append(Place(f"{table.name}__answers", path, closed, {}))
+    return [place for place in all_places if delta_log.exists(place.path)]
 
 
 def log_tables(settings: Settings) -> list[Place]:
@@ -121,13 +102,13 @@ def maintain(settings: Settings, place: Place) -> Maintenance:
     Raises CommitError if another run rewrote the same partitions meanwhile; the table is as that
     run left it.
     """
-    found = plan(settings, place)
-    if found.partitions:
-        housekeeping.compact(place.path, found.partitions)
-    if found.obsolete:
-        _remove_obsolete(settings, place, found.oldest, dry_run=False)
-    housekeeping.cut(place.path, found.oldest)
-    return found
+    planned = plan(settings, place)
+    if planned.partitions:
+        housekeeping.compact(place.path, planned.partitions)
+    if planned.obsolete:
+        _remove_obsolete(settings, place, planned.oldest, dry_run=False)
+    housekeeping.cut(place.path, planned.oldest)
+    return planned
 
 
 def forget(place: Place) -> None:
@@ -144,8 +125,8 @@ def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
         if file["size_bytes"] < _SMALL:
             partition = file.get(f"partition.{PARTITION}", "")
             counts[partition] = counts.get(partition, 0) + 1
-    found = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))
-    return tuple(found), sum(counts[p] for p in found)
+    scattered = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))
+    return tuple(scattered), sum(counts[p] for p in scattered)
 
 
 def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: bool) -> list[str]:
@@ -154,9 +135,7 @@ def _remove_obsolete(settings: Settings, place: Place, oldest: int, *, dry_run: 
 
 
 def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
-    """Returns the oldest version to keep, that of a checkpoint.
-
-    The second value is the reader that needs it, if it is older than the settings ask for.
+    """Returns the oldest version to keep, that of a checkpoint, and the reader that needs more than the settings ask for.
 
     A reader that needs a version that is gone already has lost it, and holds nothing.
     """
@@ -168,9 +147,8 @@ def _oldest(settings: Settings, place: Place) -> tuple[int, str]:
     enough = max(past, last + 1 - settings.versions)
     wished = {who: max(version, past) for who, version in place.wished.items()}
     needed = {**place.needed, **wished, **held}
-    wanted = {"": enough} | {
-        who: version for who, version in needed.items() if first <= version < enough
-    }
-    who = min(wanted, key=lambda each: wanted[each])
+    older = {who: version for who, version in needed.items() if first <= version < enough}
+    wanted = {"": enough} | older
+    who = min(wanted, key=wanted.__getitem__)
     checkpoints = delta_log.checkpoints(place.path)
     return max((v for v in checkpoints if first <= v <= wanted[who]), default=first), who

@@ -24,10 +24,7 @@ OVERSIZED = "oversized"  # good but for 5 MB of padding in an unknown field; sen
 
 
 class Form(NamedTuple):
-    """The form of values: their key field, their event times, and the value itself (JSON by default).
-
-    `time` is the field of the event time.
-    """
+    """The form of values: their key field, their event times, the value itself (JSON by default) and its field of event time."""
 
     key: str
     stamp: Callable[[int], str]  # of ms
@@ -70,10 +67,7 @@ def spoiled(record: Record, kind: str, form: Form) -> Record:
 
 
 def with_faults(records: Iterator[Record], form: Form | Mapping[str, Form]) -> Iterator[Record]:
-    """Yields `records` with those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE twice.
-
-    `form` is a mapping for a pipeline with several topics.
-    """
+    """Yields `records`, those marked MALFORMED spoiled, kind after kind, and those marked DUPLICATE twice; forms are by topic."""
     kinds = cycle(KINDS)
     for record in records:
         if record.kind == MALFORMED:

@@ -1,4 +1,4 @@
-"""The producers of pipelines: `PRODUCER` of the module `producer` beside a module `tables`."""
+"""The producers of pipelines: `PRODUCER` of the module `producer` beside a module `tables`, and the topics they fill."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,11 @@ from itertools import accumulate
 from lakehouse.declare.modules import extend_path, pipeline_of
 from lakehouse.errors import SettingsError
 from lakehouse.producers.workload import Producer
+from lakehouse.runtime import kafka_broker
 from lakehouse.settings import Settings
+
+# history has old timestamps: Kafka's seven days would delete it soon after it was sent
+TOPIC = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 def producer(settings: Settings, pipeline: str | None) -> Producer:
@@ -60,3 +64,12 @@ def _beside(tables: str) -> str:
             return ""
         path = spec.submodule_search_locations or ()
     return module
+
+
+def ensure_topics(settings: Settings, chosen: Producer, partitions: int) -> tuple[str, ...]:
+    """Creates the missing topics of a producer and returns their names. Raises BrokerError."""
+    compacted = kafka_broker.ensure_topics(
+        settings, dict.fromkeys(chosen.compacted, 1), TOPIC | {"cleanup.policy": "compact"}
+    )
+    ordinary = dict.fromkeys((chosen.topic, *chosen.beside), partitions)
+    return kafka_broker.ensure_topics(settings, ordinary, TOPIC) + compacted

@@ -247,19 +247,17 @@ def chosen(lakehouse: Lakehouse, table: Table) -> Choice:
     A keyed or versioned table has no ranges: it is reconciled whole, each time.
     """
     if table.kind.is_upserted:
-        begun = table.deterministic and frontier(lakehouse.settings, table) is not None
-        return Choice((None,) if begun else ())
-    found = due(lakehouse, table)
-    return Choice(tuple(ranges(found, table)), tuple(found))
+        has_begun = table.deterministic and frontier(lakehouse.settings, table) is not None
+        return Choice((None,) if has_begun else ())
+    due_now = due(lakehouse, table)
+    return Choice(tuple(ranges(due_now, table)), tuple(due_now))
 
 
 def without_frontier(settings: Settings, table: Table) -> bool:
     """Returns True if a table has rows but no frontier, because its commit log is gone: then nothing is ever due."""
-    return (
-        not table.kind.is_upserted
-        and frontier(settings, table) is None
-        and bool(stored(settings, table)[1])
-    )
+    if table.kind.is_upserted or frontier(settings, table) is not None:
+        return False
+    return bool(stored(settings, table)[1])
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
@@ -378,10 +376,7 @@ def _closed_and_changed(
     known: Mapping[str, Certificate],
     first: datetime,
 ) -> tuple[list[str], dict[str, Mark]]:
-    """Returns the closed partitions in order, also those that somebody has emptied.
-
-    The second value has the reconciled ones that were changed since.
-    """
+    """Returns the closed partitions in order, also emptied ones, and the reconciled ones that were changed since."""
 
     partitions = held.partitions
 
@@ -393,6 +388,6 @@ def _closed_and_changed(
     return keys(emptied(lakehouse.settings, table)), marks
 
 
-def ranges(found: Iterable[Due], table: Table) -> list[Range]:
+def ranges(partitions: Iterable[Due], table: Table) -> list[Range]:
     """Returns the partitions as ranges; neighbours make one range."""
-    return joined(partition_range(each.partition, table.partition_by) for each in found)
+    return joined(partition_range(each.partition, table.partition_by) for each in partitions)

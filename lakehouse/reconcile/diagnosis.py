@@ -1,6 +1,6 @@
 """The causes why a table differs from its batch run: by its log, its input's log, the log tables and a second computation."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -53,19 +53,16 @@ def causes(
     # a certificate from before the table was made is about another table of that name
     identity = delta_log.made(lakehouse.path(table))
     assert identity is not None  # it has partitions
-    reconciled = {
-        key: c
-        for key, c in latest(lakehouse.settings, table, "EQUAL").items()
-        if key in partitions and c.at >= identity[1]
-    }
+    equal = latest(lakehouse.settings, table, "EQUAL")
+    reconciled = {key: equal[key] for key in equal if key in partitions}
+    reconciled = {key: c for key, c in reconciled.items() if c.at >= identity[1]}
     # only later changes are evidence
     wrote = {key: reconciled[key].version if key in reconciled else -1 for key in partitions}
     own = _changes(lakehouse, table, min(wrote.values()))
-    inputs = [
-        (each, change, read)
-        for each in lakehouse.catalog.timed_inputs(table)
-        for change, read in _input_changes(lakehouse, each, reconciled, partitions)
-    ]
+    inputs = []
+    for source in lakehouse.catalog.timed_inputs(table):
+        for change, read in _input_changes(lakehouse, source, reconciled, partitions):
+            inputs.append((source, change, read))
     made = written_by(lakehouse.settings, table, partitions)
     second = again()
 
@@ -73,37 +70,21 @@ def causes(
         own_changes = [
             change for change in own if change.version > wrote[key] and key in change.partitions
         ]
-        reached = [
-            (each, change)
-            for each, change, read in inputs
-            if change.version > read[key] and reaches(change, each, table, key)
-        ]
-        by_hand = ((each, change) for each, change in reached if not change.ours)
-        dropped = dropped_by_spark(
-            lakehouse.settings, table, reconciled[key].at if key in reconciled else None
-        )
+        for change in own_changes:
+            if not change.app:
+                return f"{BY_HAND}: {change} is by no run of this lakehouse"
+        for change in own_changes:
+            if change.again or (key in reconciled and change.by_stream):
+                return f"{TWICE}: {change} is of a batch whose rows were there"
+        for source, change, read in inputs:
+            is_later = not change.ours and change.version > read[key]
+            if is_later and reaches(change, source, table, key):
+                return f"{INPUT_BY_HAND}: {change} of {source.name} is by no run of this lakehouse"
+        since = reconciled[key].at if key in reconciled else None
+        if dropped := dropped_by_spark(lakehouse.settings, table, since):
+            return f"{DROPPED}: {dropped} since the last reconciliation, which the late filter had accepted"
         return (
-            _by_change(
-                BY_HAND, (c for c in own_changes if not c.app), "is by no run of this lakehouse"
-            )
-            or _by_change(
-                TWICE,
-                (c for c in own_changes if c.again or (key in reconciled and c.by_stream)),
-                "is of a batch whose rows were there",
-            )
-            or next(
-                (
-                    f"{INPUT_BY_HAND}: {change} of {each.name} is by no run of this lakehouse"
-                    for each, change in by_hand
-                ),
-                "",
-            )
-            or (
-                f"{DROPPED}: {dropped} since the last reconciliation, which the late filter had accepted"
-                if dropped
-                else ""
-            )
-            or _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
+            _unsteady(computed.get(key, EMPTY), second.get(key, EMPTY))
             or _others(table, made.get(key, Provenance()))
             or tied(ties)
             or f"{UNKNOWN}: each commit on the table and its input is ours, and computed again it gives the same rows"
@@ -146,11 +127,9 @@ def of_files(
 
 def of_states(certificate: Certificate, states: datetime | None) -> Certificate:
     """Returns the certificate, as DIFFERENT if states kept in its range are not those that the earlier rows give."""
-    if (
-        states is None
-        or certificate.verdict != "EQUAL"
-        or not certificate.start < states <= certificate.end
-    ):
+    if states is None or not certificate.start < states <= certificate.end:
+        return certificate
+    if certificate.verdict != "EQUAL":
         return certificate
     cause = (
         f"{STATES}: its rows are equal, but those kept at {ranges.text(states)}, with which later ranges begin, are "
@@ -171,9 +150,8 @@ def _input_changes(
     partitions: Sequence[str],
 ) -> Iterator[tuple[Change, Mapping[str, int]]]:
     """Yields the changes of an input, each with the reconciled versions of that input, by partition."""
-    read = {
-        key: version_of(reconciled[key], of.name) if key in reconciled else -1 for key in partitions
-    }
+    read = dict.fromkeys(partitions, -1)
+    read |= {key: version_of(certificate, of.name) for key, certificate in reconciled.items()}
     column = lakehouse.catalog.event_time(of) if of.kind.reads_sources else ""
     return ((change, read) for change in _changes(lakehouse, of, min(read.values()), column))
 
@@ -182,11 +160,6 @@ def _changes(lakehouse: Lakehouse, table: Table, after: int, column: str = "") -
     """Returns the changes later than version `after`, as far back as the log goes."""
     path = lakehouse.path(table)
     return delta_log.changes(path, max(after, delta_log.oldest(path) - 1), column) or []
-
-
-def _by_change(cause: str, found: Iterable[Change], what: str) -> str:
-    first = next(iter(found), None)
-    return f"{cause}: {first} {what}" if first else ""
 
 
 def _unsteady(first: Digest, second: Digest) -> str:
@@ -200,6 +173,6 @@ def _others(table: Table, made: Provenance) -> str:
     """Returns the cause if the partition's writers had other dimensions or other code; empty if they had not."""
     if len(made.references) > 1:
         return f"{DIMENSION}: while it was written, from {dict(made.references[0])} to {dict(made.references[-1])}"
-    if others := [each for each in made.code_versions if each != table.code_version]:
+    if others := [version for version in made.code_versions if version != table.code_version]:
         return f"{CODE}: written under declaration {', '.join(others)}, now {table.code_version}; a backfill brings it under this"
     return ""

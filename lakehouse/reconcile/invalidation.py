@@ -90,21 +90,18 @@ def look(
             if before is not None and now < before:
                 marks.clear()  # they refer to versions that are gone
                 gone_back.add(each.name)
-            if before is None:  # the first look: from the oldest certificate on
-                seen = (
-                    c.version if each is table else version_of(c, each.name) for c in known.values()
-                )
-                before = min(seen, default=delta_log.oldest(path) if each is table else now)
+            if before is None and each is table:  # the first look: from the oldest certificate on
+                seen = (certificate.version for certificate in known.values())
+                before = min(seen, default=delta_log.oldest(path))
+            elif before is None:
+                before = min((version_of(c, each.name) for c in known.values()), default=now)
             if now > before:
                 column = lakehouse.catalog.event_time(each) if each.kind.reads_sources else ""
-                for key, mark in _marked(
-                    delta_log.changes(path, before, column), each, table, candidates, now
-                ).items():
+                changes = delta_log.changes(path, before, column)
+                for key, mark in _marked(changes, each, table, candidates, now).items():
                     marks[key] = mark.with_(marks.get(key))
             versions[each.name] = now
-        marks = {
-            key: mark for key, mark in marks.items() if key not in known or mark.holds(known[key])
-        }
+        marks = {k: mark for k, mark in marks.items() if k not in known or mark.holds(known[k])}
         again = _made_again(lakehouse.settings, both, known, tables, versions, gone_back)
         now_kept = Looks(versions, dict(sorted(marks.items())), tables)
         if ours and now_kept != looks:
@@ -133,23 +130,16 @@ def _made_again(
     marks: dict[str, Mark] = {}
     for each in tables:
         path = table_path(settings, each)
-        entry = _present(
-            path,
-            delta_log.stamp(path, versions[each.name]),
-            kept.get(each.name, ["", "", ""]),
-            known,
-            each.name in gone_back,
-        )
+        before, went_back = kept.get(each.name, ["", "", ""]), each.name in gone_back
+        present = delta_log.stamp(path, versions[each.name])
+        entry = _present(path, present, before, known, went_back)
         if entry is None:
             marks |= dict.fromkeys(known, Mark(-1, {}, f"{each.name} is not there any more"))
             continue
         kept[each.name], since = entry, entry[1]
         if since:
-            older = (
-                key
-                for key, certificate in known.items()
-                if certificate.at < datetime.fromisoformat(since)
-            )
+            made = datetime.fromisoformat(since)
+            older = (key for key, certificate in known.items() if certificate.at < made)
             why = f"{each.name} was made again, or put back from an older copy, at {since[:19]}Z"
             marks |= dict.fromkeys(older, Mark(-1, {}, why))
     return marks
@@ -173,30 +163,27 @@ def _present(
 
 
 def _marked(
-    found: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
+    changes: list[Change] | None, changed: Table, table: Table, candidates: Set[str], now: int
 ) -> dict[str, Mark]:
     own = changed.name == table.name
 
     def mark(version: int, why: str) -> Mark:
         return Mark(version, {}, why) if own else Mark(-1, {changed.name: version}, why)
 
-    if found is None:
+    if changes is None:
         why = f"the log of {changed.name} was cut before it was looked at: all may have changed"
         return dict.fromkeys(candidates, mark(now, why))
     marks: dict[str, Mark] = {}
-    for change in found:
+    for change in changes:
         if own:
             by_hand = change.removes and not change.ours
-            touched: Iterable[str] = (
-                change.partitions if by_hand else change.partitions & candidates
-            )
+            touched = change.partitions if by_hand else change.partitions & candidates
         elif change.removes or not (change.ours and change.by_stream):
-            touched = [key for key in candidates if reaches(change, changed, table, key)]
+            touched = frozenset(k for k in candidates if reaches(change, changed, table, k))
         else:
             continue  # rows that a stream appends are ahead of the frontier of each table that reads its table, or late
-        marks |= dict.fromkeys(
-            touched, mark(change.version, f"{changed.name} was changed by {change}")
-        )
+        why = f"{changed.name} was changed by {change}"
+        marks |= dict.fromkeys(touched, mark(change.version, why))
     return marks
 
 

@@ -60,19 +60,16 @@ def reconciled(session: Session, table: Table, span: Range | None, started: floa
     keys = (*table.keys, *(VALID[:1] if table.kind.keeps_versions else ()))
     computed_rows, table_rows = (each.withColumn("_all", F.lit(1)) for each in (expected, actual))
     difference = differences(computed_rows, table_rows, keys, "_all", table.tolerance).get(1)
-    if difference is None or not table.deterministic:
-        return (
-            certificate
-            if table.deterministic
-            else replace(
-                certificate, verdict="UNVERIFIABLE", detail="declared with deterministic=False"
-            )
-        )
+    if not table.deterministic:
+        detail = "declared with deterministic=False"
+        return replace(certificate, verdict="UNVERIFIABLE", detail=detail)
+    if difference is None:
+        return certificate
     why = f"`lakehouse backfill {table.name}` has its job compute it again, when it is started the next time"
     cause = diagnosis.tied(validation.ties(session, table))
     return replace(certificate, verdict="DIFFERENT", detail=why, cause=cause, **counted(difference))
 
 
-def counted(found: Difference) -> dict[str, Any]:
+def counted(difference: Difference) -> dict[str, Any]:
     """Returns the fields of a certificate that say how many rows differ, and which."""
-    return {name: getattr(found, name) for name in ("missing", "extra", "changed", "examples")}
+    return {name: getattr(difference, name) for name in ("missing", "extra", "changed", "examples")}

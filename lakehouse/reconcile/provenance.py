@@ -64,34 +64,23 @@ def written_by(
         start, end = whole.start.isoformat(), whole.end.isoformat()
         writers = list(crossed.get(start[:digits], []))
         if not table.window:  # its rows are written up to a partition ahead of its frontier
-            writers += crossed.get(
-                (whole.start - PARTITION_LENGTHS[table.partition_by]).isoformat()[:digits], []
-            )
+            before = whole.start - PARTITION_LENGTHS[table.partition_by]
+            writers += crossed.get(before.isoformat()[:digits], [])
         if (after := bisect_right(steps, start[:digits])) < len(steps):
             writers.append(crossed[steps[after]][0])  # the one that closed it
-        writers += [
-            writer
-            for writer in ranges
-            if writer.start and writer.end and writer.start <= start and end <= writer.end
-        ]
+        for writer in ranges:
+            if writer.start and writer.end and writer.start <= start and end <= writer.end:
+                writers.append(writer)
         writers.sort(key=first.__getitem__)
-        pinned = {
-            writer.references: json.loads(writer.references)
-            for writer in writers
-            if writer.references
-        }
-        return Provenance(
-            tuple(dict.fromkeys(writer.code_version for writer in writers)), tuple(pinned.values())
-        )
+        code_versions = dict.fromkeys(writer.code_version for writer in writers)
+        pinned = dict.fromkeys(writer.references for writer in writers if writer.references)
+        return Provenance(tuple(code_versions), tuple(map(json.loads, pinned)))
 
     return {key: provenance for key in partitions if (provenance := of(key)).code_versions}
 
 
 def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
-    """Returns the recorded writers, each with the time of its first commit.
-
-    Instants are ISO text in UTC, which sorts in the order of time.
-    """
+    """Returns the recorded writers, each with the time of its first commit: ISO text in UTC, sorted as the time is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -103,22 +92,19 @@ def _first(settings: Settings, table: Table) -> dict[_Writer, str]:
     replaced = (role == "batch") & (pc.field("version") != commits.NOTHING)
     condition = (pc.field("table") == table.name) & (by_stream | replaced)
     first_commits: dict[_Writer, str] = {}
-    for batch in (
-        open_table(path).to_pyarrow_dataset().to_batches(columns=_COLUMNS, filter=condition)
-    ):
-        is_stream, nothing = pc.equal(batch["role"], "stream"), pa.scalar(None, pa.string())
-        ahead = pc.utf8_slice_codeunits(
-            batch["frontier"].cast(pa.string()), 0, _DIGITS[table.partition_by]
-        )
+    dataset = open_table(path).to_pyarrow_dataset()
+    for batch in dataset.to_batches(columns=_COLUMNS, filter=condition):
+        text = {name: batch[name].cast(pa.string()) for name in _COLUMNS}
+        is_stream, nothing = pc.equal(text["role"], "stream"), pa.scalar(None, pa.string())
+        ahead = pc.utf8_slice_codeunits(text["frontier"], 0, _DIGITS[table.partition_by])
+        references = pc.extract_regex(text["inputs"], _REFERENCES)
         columns = {
             "ahead": pc.if_else(is_stream, ahead, nothing),
-            "start": pc.if_else(is_stream, nothing, batch["start"].cast(pa.string())),
-            "end": pc.if_else(is_stream, nothing, batch["end"].cast(pa.string())),
-            "code_version": batch["code_version"].cast(pa.string()),
-            "references": pc.struct_field(
-                pc.extract_regex(batch["inputs"].cast(pa.string()), _REFERENCES), "references"
-            ),
-            "at": batch["at"].cast(pa.string()),
+            "start": pc.if_else(is_stream, nothing, text["start"]),
+            "end": pc.if_else(is_stream, nothing, text["end"]),
+            "code_version": text["code_version"],
+            "references": pc.struct_field(references, "references"),
+            "at": text["at"],
         }
         groups = pa.table(columns).group_by(list(_Writer._fields)).aggregate([("at", "min")])
         for row in groups.to_pylist():
@@ -136,11 +122,8 @@ def by_references(
     start, versions = span.start, None
     if lakehouse.catalog.pinned_inputs(table):
         _, stored = coverage.stored(lakehouse.settings, table)
-        wholes = {
-            key: whole
-            for key in sorted(stored)
-            if (whole := partition_range(key, table.partition_by)).overlaps(span)
-        }
+        wholes = {key: partition_range(key, table.partition_by) for key in sorted(stored)}
+        wholes = {key: whole for key, whole in wholes.items() if whole.overlaps(span)}
         made = written_by(lakehouse.settings, table, wholes)
         for key, whole in wholes.items():
             references = made[key].references[-1] if key in made and made[key].references else {}

@@ -33,10 +33,7 @@ from lakehouse.transform.checks import judged_rows
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """A table's rows of a range behind its frontier, and those that the batch run gives.
-
-    Digests are by partition.
-    """
+    """A table's rows of a range behind its frontier, and those of the batch run. Digests are by partition."""
 
     span: Range
     actual: DataFrame
@@ -54,18 +51,13 @@ class _Sides:
 
     @property
     def unequal(self) -> list[str]:
-        return [
-            key
-            for key in self.keys
-            if key in self.lost or self.ours.get(key, EMPTY) != self.theirs.get(key, EMPTY)
-        ]
+        ours, theirs = self.ours, self.theirs
+        differing = {key for key in self.keys if ours.get(key, EMPTY) != theirs.get(key, EMPTY)}
+        return sorted(differing | self.lost.keys())
 
 
 def reconcile(session: Session, table: Table, span: Range | None = None) -> Certificate:
-    """Reconciles `span` and returns one certificate over the whole range, with the gravest of the verdicts.
-
-    Only the certificates of its parts are recorded.
-    """
+    """Reconciles `span`, records the parts, and returns one certificate over all, with the gravest of the verdicts."""
     return summed(reconcile_parts(session, table, span))
 
 
@@ -127,24 +119,24 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
     return [replace(c, seconds=share * (1 + c.rows_in_table + c.rows_recomputed)) for c in parts]
 
 
-def summed(found: Sequence[Certificate]) -> Certificate:
+def summed(certificates: Sequence[Certificate]) -> Certificate:
     """Returns one certificate for neighbouring ranges: counts and digests are those of all rows together."""
-    verdict = min((c.verdict for c in found), key=GRAVEST.index)
-    gravest = [c for c in found if c.verdict == verdict]
+    verdict = min((c.verdict for c in certificates), key=GRAVEST.index)
+    gravest = [c for c in certificates if c.verdict == verdict]
     digests = ("checksum_in_table", "checksum_recomputed")
     sums: dict[str, Any] = {
-        name: sum(getattr(c, name) for c in found) for name in (*COUNTS, "seconds")
+        name: sum(getattr(c, name) for c in certificates) for name in (*COUNTS, "seconds")
     }
     for name in digests:
-        parsed = (Digest.parsed(getattr(c, name)) for c in found)
+        parsed = (Digest.parsed(getattr(c, name)) for c in certificates)
         sums[name] = str(reduce(Digest.__add__, parsed))
     return replace(
-        found[-1],
-        start=found[0].start,
+        certificates[-1],
+        start=certificates[0].start,
         verdict=verdict,
         inputs=gravest[0].inputs,
         **sums,
-        examples=tuple(e for c in found for e in c.examples)[:20],
+        examples=tuple(e for c in certificates for e in c.examples)[:20],
         detail="; ".join(dict.fromkeys(c.detail for c in gravest if c.detail)),
         cause="; ".join(dict.fromkeys(c.cause for c in gravest if c.cause)),
     )
@@ -159,16 +151,12 @@ def _behind(
         yield replace(blank, end=span.end, verdict="UNVERIFIABLE", detail=detail)
         return
     for part, references in by_references(session, table, span):
-        gone = [
-            f"{n} at version {v}"
-            for n, v in references.items()
-            if v < delta_log.oldest(session.path(session.catalog.table(n)))
-        ]
+        paths = {name: session.path(session.catalog.table(name)) for name in references}
+        gone = [n for n, version in references.items() if version < delta_log.oldest(paths[n])]
         if gone:
-            detail = f"it was computed with {', '.join(gone)}, not kept any more"
-            yield replace(
-                blank, start=part.start, end=part.end, verdict="UNVERIFIABLE", detail=detail
-            )
+            listed = ", ".join(f"{name} at version {references[name]}" for name in gone)
+            detail = f"it was computed with {listed}, not kept any more"
+            yield _unverifiable(blank, part, detail)
             continue
         try:
             sides = _computed(session, table, part, references, blank)
@@ -180,14 +168,8 @@ def _behind(
         by_key = {key: c for key in sides.unequal if (c := _gone(table, key, sides, first, blank))}
         unequal = [key for key in sides.unequal if key not in by_key]
         if unequal:
-            by_key |= _compared(
-                session,
-                table,
-                sides,
-                unequal,
-                blank,
-                partial(_computed, session, table, part, references, blank),
-            )
+            again = partial(_computed, session, table, part, references, blank)
+            by_key |= _compared(session, table, sides, unequal, blank, again)
         if table.kind.is_report:
             sound = {k: str(sides.ours.get(k, EMPTY)) for k in sides.keys if k not in by_key}
             for key, judged in diagnosis.of_files(session, table, sound).items():
@@ -197,13 +179,17 @@ def _behind(
         )
 
 
+def _unverifiable(blank: Certificate, span: Range, detail: str) -> Certificate:
+    return replace(blank, start=span.start, end=span.end, verdict="UNVERIFIABLE", detail=detail)
+
+
 def _pieces(
-    table: Table, sides: _Sides, found: Mapping[str, Certificate], blank: Certificate
+    table: Table, sides: _Sides, by_key: Mapping[str, Certificate], blank: Certificate
 ) -> Iterator[Certificate]:
     """Yields a certificate for each partition with rows, and one for neighbours without a row."""
     reached, without_row = sides.span.start, replace(blank, inputs=sides.inputs)
     for key in sides.keys:
-        piece = found.get(key) or _certificate(sides, table, key, blank)
+        piece = by_key.get(key) or _certificate(sides, table, key, blank)
         if reached < piece.start:
             yield replace(without_row, start=reached, end=piece.start)
         yield piece
@@ -218,7 +204,7 @@ def _apart(
     """Yields the certificates as `_behind` does, by halves, until a single partition cannot be computed any more."""
     keys = list(span.partitions(table.partition_by))
     if len(keys) == 1:
-        yield replace(blank, start=span.start, end=span.end, verdict="UNVERIFIABLE", detail=why)
+        yield _unverifiable(blank, span, why)
         return
     middle = partition_range(keys[len(keys) // 2], table.partition_by).start
     for part in (Range(span.start, middle), Range(middle, span.end)):
@@ -231,17 +217,13 @@ def _computed(
     computed = compute.compute(session, table, span, references=references, states="compare")
     instant = lateness.instant_of_stored(session.catalog, table)
     partitions = set(span.partitions(table.partition_by))
-    lost = {
-        key: files[0]["path"]
-        for key, files in session.lost(table, partitions, blank.version).items()
-    }
+    missing = session.lost(table, partitions, blank.version)
+    lost = {key: files[0]["path"] for key, files in missing.items()}
     if lost:
         session.check_reachable(table, blank.version)
     stored = session.partitions(table, partitions, blank.version, without_lost=True)
-    actual, expected = (
-        stored.where(lateness.between(instant, span)),
-        judged_rows.good(computed.judged),
-    )
+    actual = stored.where(lateness.between(instant, span))
+    expected = judged_rows.good(computed.judged)
     if table.kind.is_row_by_row:
         settled = F.col(f"{ARRIVAL}.watermark") < F.lit(blank.frontier)
         expected, actual = expected.where(settled), actual.where(settled)
@@ -255,7 +237,9 @@ def _computed(
             by_batch[key] = part.rows
     theirs = {key: part for (key, _), part in made.items()}
     if table.kind.is_report:  # a partition without rows has a file, too
-        theirs = dict.fromkeys(_wholes(table, span), EMPTY) | theirs
+        keys = span.partitions(table.partition_by)
+        whole = [k for k in keys if partition_range(k, table.partition_by).end <= span.end]
+        theirs = dict.fromkeys(whole, EMPTY) | theirs
     states = kept_states.differing(session, computed.begun)
     return _Sides(span, actual, expected, computed.inputs, ours, theirs, by_batch, lost, states)
 
@@ -292,37 +276,24 @@ def _compared(
     asked = F.col(PARTITION).isin(keys)
     differ = _differences(table, sides.expected.where(asked), sides.actual.where(asked))
     waiting, differ = _pending(session, table, sides, differ)
-    unanswered = (
-        lookups.missing(session, table, lookups.questions(session, table, sides.span), sides.span)
-        if table.lookup and differ
-        else {}
-    )
+    unanswered = {}
+    if table.lookup and differ:
+        questions = lookups.questions(session, table, sides.span)
+        unanswered = lookups.missing(session, table, questions, sides.span)
     ties = validation.ties(session, table) if differ else []
     why = diagnosis.causes(session, table, list(differ), sides.theirs, lambda: again().theirs, ties)
     why |= {key: diagnosis.unanswered(unanswered[key]) for key in differ if key in unanswered}
     # EQUAL within the tolerance
     judged: dict[str, dict[str, Any]] = {key: {"verdict": "EQUAL"} for key in keys}
-    judged |= {
-        key: keyed_tables.counted(difference) | {"verdict": "PENDING", "detail": d}
-        for key, (difference, d) in waiting.items()
-    }
-    judged |= {
-        key: keyed_tables.counted(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
-        for key, difference in differ.items()
-    }
+    counted = keyed_tables.counted
+    for key, (difference, detail) in waiting.items():
+        judged[key] = counted(difference) | {"verdict": "PENDING", "detail": detail}
+    for key, difference in differ.items():
+        judged[key] = counted(difference) | {"verdict": "DIFFERENT", "cause": why[key]}
     # a lost file decides, whatever else the partition waits for: its rows cannot be read
     for key in sides.lost.keys() & judged.keys():
         judged[key] |= {"verdict": "DIFFERENT", "cause": diagnosis.lost(sides.lost[key])}
-    return {
-        key: _certificate(sides, table, key, blank, **judgement)
-        for key, judgement in judged.items()
-    }
-
-
-def _wholes(table: Table, span: Range) -> list[str]:
-    """Returns the partitions that end in a range."""
-    keys = span.partitions(table.partition_by)
-    return [key for key in keys if partition_range(key, table.partition_by).end <= span.end]
+    return {key: _certificate(sides, table, key, blank, **judged[key]) for key in judged}
 
 
 def _differences(table: Table, expected: DataFrame, actual: DataFrame) -> dict[str, Difference]:
@@ -331,35 +302,32 @@ def _differences(table: Table, expected: DataFrame, actual: DataFrame) -> dict[s
 
 
 def _pending(
-    session: Session, table: Table, sides: _Sides, found: dict[str, Difference]
+    session: Session, table: Table, sides: _Sides, differing: dict[str, Difference]
 ) -> tuple[dict[str, tuple[Difference, str]], dict[str, Difference]]:
     """Returns the differences that wait for a batch run, each with a text of that run, and then the other differences."""
-    if not found:
+    if not differing:
         return {}, {}
     if table.late != "update":
         inputs = " or ".join(each.name for each in session.catalog.timed_inputs(table))
         again = ", or its lookup asked again," if table.lookup else ""
-        why = dict.fromkeys(
-            late_merge.outdated(session, table),
-            f"{inputs} was rewritten{again} since; backfill this range to follow",
-        )
+        follow = f"{inputs} was rewritten{again} since; backfill this range to follow"
+        why = dict.fromkeys(late_merge.outdated(session, table), follow)
         if table.kind.is_report:
             done = report_files.computed(session.settings, table)
-            why |= {key: diagnosis.NOT_COMPUTED for key in found if key not in done}
-        waiting = {key: (found[key], why[key]) for key in found if key in why}
-        return waiting, {key: difference for key, difference in found.items() if key not in waiting}
-    dirt = [
-        d
-        for d in late_merge.dirty(session, table)
-        if partition_range(d.partition, table.partition_by).overlaps(sides.span)
-    ]
+            why |= {key: diagnosis.NOT_COMPUTED for key in differing if key not in done}
+        waiting = {key: (differing[key], why[key]) for key in differing if key in why}
+        return waiting, {
+            key: difference for key, difference in differing.items() if key not in waiting
+        }
+    dirty = late_merge.dirty(session, table)
+    wholes = [partition_range(d.partition, table.partition_by) for d in dirty]
+    dirt = [d for d, whole in zip(dirty, wholes, strict=True) if whole.overlaps(sides.span)]
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
     settled = late_merge.settled(session, table, sides.span, dirt)
     others = _differences(table, settled(sides.expected), settled(sides.actual))
-    return {key: (found[key], detail) for key in found if key not in others}, {
-        key: others[key] for key in others if key in found
-    }
+    waiting = {key: (differing[key], detail) for key in differing if key not in others}
+    return waiting, {key: others[key] for key in others if key in differing}
 
 
 def _piece(key: str, table: Table, span: Range) -> Range:
@@ -375,11 +343,9 @@ def _gone(
     context = ranges_of.context(_piece(key, table, sides.span), table)
     if key in sides.theirs or (first and context.end > first):
         return None
-    detail = (
-        f"its input is not kept any more: its first row is of {ranges.text(first)}"
-        if first
-        else "its input is empty"
-    )
+    detail = "its input is empty"
+    if first:
+        detail = f"its input is not kept any more: its first row is of {ranges.text(first)}"
     if key in sides.lost:
         detail = f"data file {sides.lost[key]} is missing and cannot be computed again, for {detail}; restore it from a backup"
     return _certificate(sides, table, key, blank, verdict="UNVERIFIABLE", detail=detail)

@@ -48,23 +48,19 @@ class Outcomes:
         self.at, self.verdict = at, verdict
         self.counts[verdict] += 1
         if verdict != "OPEN":
-            self.doubtful = {
-                left: each for s, each in self.doubtful.items() for left in _outside(s, span)
-            }
+            doubtful = self.doubtful.items()
+            self.doubtful = {left: verdict for s, verdict in doubtful for left in _outside(s, span)}
             self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":
             # reconciled again together with hours that have closed since: if no more rows differ, it is
             # the same difference
-            again = next(
-                (s for s, found in self.different.items() if (s[0], found.rows) == (span[0], rows)),
-                None,
-            )
+            same = (s for s, d in self.different.items() if (s[0], d.rows) == (span[0], rows))
+            again = next(same, None)
             self.different[span] = self.different.pop(again) if again else Found(at, rows)
         if verdict == "EQUAL":
             self.reconciled_until = max(self.reconciled_until or span[1], span[1])
-            self.different = {
-                left: found for s, found in self.different.items() for left in _outside(s, span)
-            }
+            different = self.different.items()
+            self.different = {left: found for s, found in different for left in _outside(s, span)}
 
 
 def _outside(span: Span, equal: Span) -> list[Span]:

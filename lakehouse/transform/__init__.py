@@ -4,8 +4,7 @@ plan              the plan of a table: decode, late filter, function, expectatio
 lateness          arrival, windows, lateness
 ranges_of         the range of an input that a range of a table comes from, and the reverse
 counting          the rows that count for a keyed table at its frontier
-function_inputs   the inputs of a table, and as its function sees them
-carried           columns of an input that a function of single rows left out
+function_inputs   the inputs of a table as its function sees them, and columns that the function left out
 arrival_fields    the origin of rows, and their order there
 lookups           rows that a service is asked for, and rows with their answers
 observing         counts that Spark takes while it computes

@@ -47,6 +47,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     warning = validation.unended(session, table) if grows else ""
     if warning:
         _log.warning(warning)
+    upserted = table.kind.is_upserted
     partitioned = table.kind.has_partitions
     if partitioned:
         refilled = (
@@ -56,7 +57,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
         )
         _say_if_gone(session, table, "quarantine", "the rows that it held", refilled)
     keys = keeping.key_columns(step)
-    properties = table_creation.found_by(keys) if table.kind.is_upserted else table_creation.PLAIN
+    properties = table_creation.found_by(keys) if upserted else table_creation.PLAIN
     path = session.path(table)
     stored = table_creation.create(
         path, declared, partitioned, _searched(session, table), properties
@@ -70,17 +71,17 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     fresh = begins and not delta_log.files(path)
     if fresh:
         _fit_kind(table, stored, partitioned)
-    if table.kind.is_upserted and grows and table_creation.is_found_otherwise(stored, keys):
+    if upserted and grows and table_creation.is_found_otherwise(stored, keys):
         standing = _renewed(session, table, keys)
     # otherwise it gets the declared columns and keys with its first rows
-    stays = not (table.kind.is_upserted and standing.begins_whole)
-    if table.kind.is_upserted and stays:
+    stays = not (upserted and standing.begins_whole)
+    if upserted and stays:
         stored = table_creation.prepare_keyed(stored, keys)
     if partitioned:
         _create_quarantine(session, step, grows, begins)
     if table.lookup:
         _create_answers(session, step, table.lookup)
-    if fresh and not table.kind.is_upserted:
+    if fresh and not upserted:
         delta_writer.redeclare(path, declared)
     elif stays and not fresh:
         _fit_columns(session, table, stored, declared, grows)
@@ -191,9 +192,8 @@ def _say_if_gone(lakehouse: Lakehouse, table: Table, side: Side, held: str, refi
 
 def _searched(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the columns whose least and greatest value each file records. Each costs CPU for every row."""
-    kind = table.kind
     if not table.kind.has_partitions:
         return ""
     # the origin shows the writer of a partition; an ingest table has one writer only
     instant = WINDOW if table.window else lakehouse.catalog.event_time(table)
-    return instant if kind.reads_sources else f"{instant},{ORIGIN}"
+    return instant if table.kind.reads_sources else f"{instant},{ORIGIN}"

@@ -1,9 +1,10 @@
-"""The inputs of a table, and as its function sees them: without technical columns, with the versions that rows saw."""
+"""The inputs of a table as its function sees them, and the columns of an input that a function of single rows left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 
@@ -13,15 +14,14 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING
 from lakehouse.storage.delta import row_keys
 from lakehouse.transform import lateness
+from lakehouse.transform.analysis.plan_tree import analyzed, columns_read, id_of, ids, seq
+from lakehouse.transform.analysis.shapes import ROW_BY_ROW, of_one_side, reads
 from lakehouse.transform.lookups import Answers
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsSeen:
-    """Refreshed reference tables at the versions that rows arriving `since` then saw.
-
-    `rows` is the condition on these rows, None if they are all rows of a run.
-    """
+    """Refreshed reference tables as rows arriving `since` saw them. `rows` is the condition on these rows, None for all."""
 
     versions: Mapping[str, int]
     references: Mapping[str, DataFrame]
@@ -52,10 +52,7 @@ class TimedInput:
     of_windows: bool  # True if its rows are the results of windows
 
     def placed(self, rows: DataFrame) -> DataFrame:
-        """Returns its rows with event time and arrival, which results of windows get here.
-
-        A window table is given windows of its own in place of theirs.
-        """
+        """Returns rows with event time and arrival, which results of windows get here, less windows if the reader has own."""
         if not self.of_windows or WINDOW_TIME in rows.columns:
             return rows
         timed = lateness.of_windows(rows)
@@ -102,3 +99,54 @@ def called(
     return (
         reduce(DataFrame.union, map(result, versions_seen)) if versions_seen else function(inputs)
     )
+
+
+def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Returns `rows` with missing columns of `names`, if each is made of one row of the source; else unchanged."""
+    missing = [name for name in names if name not in rows.columns]
+    if not missing or set(names) - set(source.columns):
+        return rows
+    read: Any = source._jdf.queryExecution().analyzed()
+    columns = {a.name(): a for a in seq(read.output()) if a.name() in names}
+    leaves = set(map(id_of, columns_read(read)))
+    plan = _Carrying(columns, missing, leaves, read).plan(analyzed(rows))
+    if plan is None:
+        return rows
+    session: Any = rows.sparkSession
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(dataset, session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrying:
+    columns: Mapping[str, Any]  # of the source
+    missing: Sequence[str]
+    leaves: set[int]  # columns of what the source reads, by id
+    read: Any  # the plan of the source
+
+    def plan(self, plan) -> Any:
+        """Returns the plan with the missing columns; None unless each row is made of one row of the source."""
+        output, kind = ids(plan), plan.nodeName()
+        below = seq(plan.children())
+        reading = [self._reads(side) for side in below]
+        if plan.equals(self.read):
+            return plan
+        if reading.count(True) != 1 or any(map(reads, seq(plan.subqueries()))):
+            return None
+        if kind not in ROW_BY_ROW and not (kind == "Join" and of_one_side(plan, reading)):
+            return None
+        place = reading.index(True)
+        side = self.plan(below[place])
+        if side is None:
+            return None
+        rebuilt = plan.withNewChildren(plan.children().updated(place, side))
+        if kind != "Project":
+            return rebuilt
+        chosen = rebuilt.projectList()
+        for name in self.missing:
+            if id_of(self.columns[name]) not in output:
+                chosen = chosen.appended(self.columns[name])
+        return rebuilt.copy(chosen, side)
+
+    def _reads(self, side) -> bool:
+        return reads(side) or any(id_of(column) in self.leaves for column in columns_read(side))

@@ -36,10 +36,7 @@ def is_one_aggregate(step: Plan) -> bool:
 
 
 def merging(step: Plan) -> Mapping[str, str] | None:
-    """Returns the functions that merge present rows of a keyed table with those of new input (`shapes.merging`).
-
-    None if merging is not enough.
-    """
+    """Returns the functions that merge rows of a keyed table with those of new input; None if merging is not enough."""
     if not is_one_aggregate(step):
         return None
     return step.once("merging", lambda: shapes.merging(step.on_no_rows(), step.table.keys))

@@ -79,24 +79,20 @@ def out_of_time(
     for source in sources:
         of_topic = topic == source.address  # of one topic Spark knows this before it runs
         first, most_ahead = source.min_event_time, source.max_future_skew
-        early = moment < F.lit(first)
-        reasons += [
-            F.when(of_topic & early, F.lit(f"event time before {text(first)}")),
-            F.when(
-                of_topic & (ahead > most_ahead // timedelta(microseconds=1)),
-                F.lit(f"event time more than {most_ahead} ahead of the record's timestamp"),
-            ),
-        ]
+        early, too_far = moment < F.lit(first), ahead > most_ahead // _INSTANT
+        why = f"event time more than {most_ahead} ahead of the record's timestamp"
+        reasons.append(F.when(of_topic & early, F.lit(f"event time before {text(first)}")))
+        reasons.append(F.when(of_topic & too_far, F.lit(why)))
         if source.until:
-            later = F.lit(
-                f"event time from {text(source.until)} on, of which the topic has the rows"
-            )
-            reasons.append(F.when(of_topic & (moment >= F.lit(source.until)), later))
+            later = f"event time from {text(source.until)} on, of which the topic has the rows"
+            is_later = moment >= F.lit(source.until)
+            reasons.append(F.when(of_topic & is_later, F.lit(later)))
         if source.starting:
-            earlier = F.lit(
+            earlier = (
                 f"event time before {text(source.starting)}, of which the history has the rows"
             )
-            reasons.append(F.when(of_topic & (moment < F.lit(source.starting)), earlier))
+            is_earlier = moment < F.lit(source.starting)
+            reasons.append(F.when(of_topic & is_earlier, F.lit(earlier)))
     return reasons
 
 
@@ -170,10 +166,7 @@ def flagged(rows: DataFrame, table: Table, event_time: str) -> DataFrame:
 # made once for each table: a call of Spark for each column costs more than a short step's rows
 @lru_cache(maxsize=256)
 def _flags(table: Table, event_time: str, has_watermark: bool) -> tuple[dict[str, Column], ...]:
-    """Returns the columns that `flagged` adds, one set after the other.
-
-    `has_watermark` is True if the watermark is already a column of its own.
-    """
+    """Returns the columns that `flagged` adds, set after set; `has_watermark` if the watermark is already a column."""
     window = table.window
     moment = F.col(event_time)
     watermark = F.col(_WATERMARK) if has_watermark else F.col(f"{ARRIVAL}.watermark")
@@ -215,10 +208,7 @@ def _assigned(window: Window, event_time: str) -> Column:
 
 
 def _assigned_by_zone(window: Window, event_time: str) -> Column:
-    """Returns the column `window`, by the arithmetic of UTC on the time that the zone's clock shows.
-
-    Sliding windows multiply rows, one for each window.
-    """
+    """Returns the column `window`, by arithmetic on the time that the zone's clock shows. Sliding windows multiply rows."""
     size, slide, offset = (
         F.lit(span // _INSTANT) for span in (window.size, window.slide, window.offset)
     )
@@ -296,17 +286,14 @@ def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> Da
     # the first window that the end of the partition cuts short has rows that no full one has
     cut = (newest > (F.col("_number") - 1) * every) & (closes <= F.lit(end))
     reached = F.max(event_time).over(of_window) + F.expr("interval 1 microsecond")
-    bounds = {
-        "_start": F.min(event_time).over(of_window),
-        "_end": F.when(full, reached).otherwise(closes),
-    }
+    window_end = F.when(full, reached).otherwise(closes)
+    bounds = {"_start": F.min(event_time).over(of_window), "_end": window_end}
     placed = numbered.withColumn("_number", number).withColumns(bounds | {"_complete": full | cut})
     # windows with the same bounds would be one: of those with one end each starts before the next
     of_end = Sql.partitionBy(*map(quoted, keys), closes, "_end").orderBy(F.desc("_number"))
     start = F.timestamp_micros(F.unix_micros("_start") - F.dense_rank().over(of_end) + 1)
-    windowed = placed.where("_complete").withColumn(
-        WINDOW, F.struct(start.alias("start"), F.col("_end").alias("end"))
-    )
+    window_column = F.struct(start.alias("start"), F.col("_end").alias("end"))
+    windowed = placed.where("_complete").withColumn(WINDOW, window_column)
     return windowed.drop("_row", "_number", "_complete", *bounds)
 
 
@@ -321,9 +308,8 @@ def firsts(
     order = F.struct(*arrival_fields.places(rows))
     keys = [F.col(quoted(key)).alias(f"_key_{key}") for key in duplicates.keys]
     before = others.select(*keys, F.col(event_time).alias("_then"), order.alias("_before"))
-    apart = F.abs(
-        F.unix_micros(event_time) - F.unix_micros("_then")
-    ) <= duplicates.within // timedelta(microseconds=1)
+    distance = F.abs(F.unix_micros(event_time) - F.unix_micros("_then"))
+    apart = distance <= duplicates.within // _INSTANT
     same = [F.col(quoted(key)) == F.col(quoted(f"_key_{key}")) for key in duplicates.keys]
     return rows.join(before, reduce(and_, [*same, apart, F.col("_before") < order]), "left_anti")
 
@@ -341,13 +327,9 @@ def driven_by_stored_watermark(rows: DataFrame, event_time: str) -> DataFrame:
     accepted. The key is internal to Spark: a Spark without it would refuse the query, as an aggregation
     without a watermark.
     """
-    rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark")).withWatermark(
-        _WATERMARK, "0 seconds"
-    )
+    rows = rows.withColumn(_WATERMARK, F.col(f"{ARRIVAL}.watermark"))
+    rows = rows.withWatermark(_WATERMARK, "0 seconds")
     lent = {event_time: _WATERMARKED, _WATERMARK: {}}
-    return rows.select(
-        *(
-            F.col(quoted(c)).alias(c, metadata=lent[c]) if c in lent else F.col(quoted(c))
-            for c in rows.columns
-        )
-    )
+    columns = {name: F.col(quoted(name)) for name in rows.columns}
+    columns |= {name: columns[name].alias(name, metadata=lent[name]) for name in lent}
+    return rows.select(*columns.values())

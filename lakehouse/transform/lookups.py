@@ -85,9 +85,8 @@ def answered(
     helpers = (ROW, _FAILURE, _RECORDED)
     if answers.complete:
         return joined.drop(*helpers), None
-    unasked = F.when(
-        F.col(_RECORDED).isNull() & _has_key(lookup), F.lit("no answer is recorded for this row")
-    )
+    lacks = F.col(_RECORDED).isNull() & _has_key(lookup)
+    unasked = F.when(lacks, F.lit("no answer is recorded for this row"))
     failed = unasked if lookup.on_failure == "null" else F.coalesce(_FAILURE, unasked)
     reason = F.concat(F.lit(f"lookup {lookup.name}: "), failed)
     judged = joined.withColumn(REASON, reason)
@@ -103,12 +102,11 @@ def with_unanswered(
         return judged
     placed = unanswered.withColumns(dict(placing))
     kinds = {field.name: field.dataType for field in placed.schema}
-    columns = [
-        F.col(quoted(field.name))
-        if kinds.get(field.name) == field.dataType
-        else F.lit(None).cast(field.dataType).alias(field.name)
-        for field in judged.schema
-    ]
+    columns = []
+    for field in judged.schema:
+        missing = F.lit(None).cast(field.dataType).alias(field.name)
+        is_same = kinds.get(field.name) == field.dataType
+        columns.append(F.col(quoted(field.name)) if is_same else missing)
     return judged.unionByName(placed.select(columns))
 
 

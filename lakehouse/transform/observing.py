@@ -38,19 +38,19 @@ def maxima(step: "Plan", partitions: Mapping[str, tuple[str, int]]) -> list[Colu
     def made() -> list[Column]:
         moment = F.lit(EPOCH) if step.by_ingestion else _moment(step)
         good = F.when(F.col(REASON).isNull(), moment)
-        return [
-            F.max(F.when(_of_partition(step, *where), good)).alias(key)
-            for key, where in partitions.items()
-        ]
+        columns = []
+        for key, (topic, partition) in partitions.items():
+            own = F.col(f"{RECORD}_partition") == partition
+            if len(step.sources) > 1:
+                own = own & (F.col(f"{RECORD}_topic") == topic)
+            columns.append(F.max(F.when(own, good)).alias(key))
+        return columns
 
     return step.once(f"maxima {sorted(partitions)}", made)
 
 
 def readings(step: "Plan") -> list[Column]:
-    """Returns the first and last reading of the database's table in each topic of change events, to be observed.
-
-    Their names are those of `reading_names`.
-    """
+    """Returns the first and last reading of a database's table in each topic, to be observed under `reading_names`."""
 
     def made() -> list[Column]:
         columns = []
@@ -92,17 +92,9 @@ def _moment(step: "Plan") -> Column:
     return F.when(F.col(marker), moment).otherwise(F.lit(BEGINNING)) if marker else moment
 
 
-def _of_partition(step: "Plan", topic: str, partition: int) -> Column:
-    """Returns the condition that a judged record came from that partition."""
-    matches = F.col(f"{RECORD}_partition") == partition
-    return matches if len(step.sources) == 1 else matches & (F.col(f"{RECORD}_topic") == topic)
-
-
 def covers(touched: DataFrame) -> list[Range]:
     """Returns the event time that `touched` covers, hour by hour: files between its hours are not read."""
     hours = touched.groupBy(F.date_trunc("hour", "_from").alias("hour"))
     bounds = hours.agg(F.min("_from").alias("start"), F.max("_to").alias("end")).collect()
-    spans = (
-        Range(bound["start"].astimezone(UTC), bound["end"].astimezone(UTC)) for bound in bounds
-    )
-    return ranges.joined(sorted(spans, key=lambda bound: bound.start))
+    spans = [Range(row["start"].astimezone(UTC), row["end"].astimezone(UTC)) for row in bounds]
+    return ranges.joined(sorted(spans, key=lambda span: span.start))

@@ -37,13 +37,19 @@ from lakehouse.storage.delta import row_keys
 from lakehouse.storage.session import Session
 from lakehouse.transform import arrival_fields, lateness, lookups, observing, versions
 from lakehouse.transform.analysis import result_checks, shapes
-from lakehouse.transform.carried import carried
 from lakehouse.transform.checks import quality, years
 from lakehouse.transform.checks.judged_rows import good
 from lakehouse.transform.checks.quality import RowRule
 from lakehouse.transform.decoding import decode, record_columns
 from lakehouse.transform.decoding.schemas import NO_SCHEMAS, Schemas
-from lakehouse.transform.function_inputs import Inputs, TimedInput, are_of_one_topic, called, plain
+from lakehouse.transform.function_inputs import (
+    Inputs,
+    TimedInput,
+    are_of_one_topic,
+    called,
+    carried,
+    plain,
+)
 
 Origin = Literal["stream", "batch", "early"]
 T = TypeVar("T")
@@ -63,6 +69,9 @@ class Plan:
     timed: Mapping[str, TimedInput]
     followed: Sequence[str]  # the inputs whose commits the stream follows
     by_position: bool  # True if rows are changes of a database, in the order of its log
+    unit: str  # the column by which rows belong together: a window, or a row's own arrival
+    by_ingestion: bool  # True if a record's event time is its time of arrival (`arrived` adds it)
+    further: tuple[str, ...]  # columns of an ingest table's records beyond `decode.RAW`
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
@@ -77,7 +86,7 @@ class Plan:
 
         Raises DeclarationError if the function does not keep what it must.
         """
-        return self.once("schema", self._schema)
+        return self.once("schema", lambda: _schema(self))
 
     @property
     def rules(self) -> Sequence[RowRule]:
@@ -86,15 +95,6 @@ class Plan:
         if not expectations:
             return ()
         return self.once("rules", lambda: quality.row_rules(self.spark, self.schema, expectations))
-
-    def without_expectations(self) -> "Plan":
-        """Returns the same plan, in which no row breaks an expectation."""
-        return replace(self, table=replace(self.table, expectations=()))
-
-    @property
-    def unit(self) -> str:
-        """The column, of input and output alike, by which rows belong together: a window, or a row's own arrival."""
-        return WINDOW if self.table.kind.is_windowed else ARRIVAL
 
     def ingest(
         self,
@@ -109,21 +109,11 @@ class Plan:
         together with those of its topic. Nothing here changes from one micro-batch to the next: `arrived` adds what
         does. Only bad rows keep their key and value. The timestamp is kept if `timed`.
         """
-        rows = self._called(record_columns.decoded(self, records, schemas), {RECORD})
+        rows = _called(self, record_columns.decoded(self, records, schemas), {RECORD})
         judged, kept = self.once(
             f"record {timed}", lambda: record_columns.judging(self, rows.schema, timed)
         )
         return rows.select(*judged).select(*kept)
-
-    @property
-    def by_ingestion(self) -> bool:
-        """True if the event time of a record is its time of arrival, which `arrived` adds."""
-        return self.table.kind.reads_sources and self.event_time == INGESTION
-
-    @property
-    def further(self) -> tuple[str, ...]:
-        """The columns that the records of an ingest table have beyond `decode.RAW`."""
-        return decode.beyond_raw(self.sources.values())
 
     def arrived(
         self, judged: DataFrame, watermark: datetime | Moment, at: datetime | Moment
@@ -135,7 +125,7 @@ class Plan:
         arrival = arrival_fields.of_records(in_force, topic, time, PLACE in self.further)
         own = {INGESTION: time} if self.by_ingestion else {}
         placed = time if isinstance(at, Moment) else F.lit(at)
-        return judged.withColumns(own | {ARRIVAL: arrival} | self._placing(placed, "stream"))
+        return judged.withColumns(own | {ARRIVAL: arrival} | _placing(self, placed, "stream"))
 
     def derived(
         self,
@@ -153,7 +143,7 @@ class Plan:
         """
         table = self.table
         rows = inputs.driving
-        accepted = self._accepted(self.driving, rows, origin, touched, observed)
+        accepted = _accepted(self, self.driving, rows, origin, touched, observed)
         unanswered = None
         if table.lookup and inputs.answers:
             accepted, unanswered = lookups.answered(
@@ -173,16 +163,16 @@ class Plan:
             accepted = lateness.firsts(
                 accepted, lateness.accepted(near), table.deduplicate, self.event_time
             )
-        given = {name: plain(each) for name, each in inputs.references.items()}
-        given |= {n: self._accepted(n, each, origin, touched) for n, each in inputs.others.items()}
-        function = partial(self._called, kept={ARRIVAL} if table.kind.is_row_by_row else set())
+        given = _plain(inputs.references)
+        given |= {n: _accepted(self, n, each, origin, touched) for n, each in inputs.others.items()}
+        function = partial(_called, self, kept={ARRIVAL} if table.kind.is_row_by_row else set())
         made = called(
             function, given | {self.driving: accepted}, self.driving, inputs.versions_seen
         )
         judged = made.withColumns(
-            self.once(f"derived {origin}", lambda: self._judged(made, origin))
+            self.once(f"derived {origin}", lambda: _judged(self, made, origin))
         )
-        placing = self._placing(F.col(self.event_time), origin) if unanswered else {}
+        placing = _placing(self, F.col(self.event_time), origin) if unanswered else {}
         return lookups.with_unanswered(judged, unanswered, placing)
 
     def questions(
@@ -190,35 +180,8 @@ class Plan:
     ) -> DataFrame:
         """Returns the rows of the driving input for which its lookup is asked (`lookups.questions`)."""
         assert self.table.lookup is not None, self.table.name
-        accepted = self._accepted(self.driving, rows, origin, touched)
+        accepted = _accepted(self, self.driving, rows, origin, touched)
         return lookups.questions(self.table, self.table.lookup, accepted, self.event_time)
-
-    def _accepted(
-        self,
-        name: str,
-        rows: DataFrame,
-        origin: Origin,
-        touched: DataFrame | None = None,
-        observed: Observation | str | None = None,
-    ) -> DataFrame:
-        """Returns the rows of an input that pass the late filter, only those of a `touched` window or row."""
-        placed = self.timed[name].placed(rows)
-        self.once(f"input {name}", lambda: result_checks.check_input(self.table, name, placed))
-        flagged = self.timed[name].flagged(placed)
-        if observed is not None:
-            flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
-        late_too = origin == "batch" and self.table.late == "update"
-        accepted = lateness.accepted(flagged, late_too=late_too)
-        if touched is None:
-            return accepted
-        return accepted.join(F.broadcast(touched.select(self.unit)), self.unit, "left_semi")
-
-    def _judged(self, rows: DataFrame, origin: Origin) -> dict[str, Column]:
-        moment = lateness.instant_of(self.table.window, self.event_time)
-        missing = F.when(moment.isNull(), F.lit(f"event time missing: {self.event_time}"))
-        beyond = years.reason(rows.schema)
-        reason = F.coalesce(beyond, missing, quality.first_broken(self.rules))
-        return {REASON: reason} | self._placing(F.when(beyond.isNull(), moment), origin)
 
     def kept(
         self,
@@ -231,17 +194,16 @@ class Plan:
         Late rows count, too. No row is quarantined for an expectation, because a table without one of its keys would
         be wrong: the check reports it. `observed` receives the `counts` of the driving input.
         """
-        inputs = {
-            n: plain(each) for n, each in {**rows, **references}.items() if n not in self.timed
-        }
+        untimed = {n: f for n, f in {**rows, **references}.items() if n not in self.timed}
+        inputs = _plain(untimed)
         for name, timed in self.timed.items():
             flagged = timed.flagged(rows[name])
             if observed is not None and name == self.driving:
                 flagged = flagged.observe(observed, *lateness.counts(self.table, self.event_time))
             inputs[name] = lateness.accepted(flagged, late_too=not self.table.ttl)
         if self.table.kind.keeps_latest:
-            return self._called(inputs, set())
-        changes = self._called(inputs, {ARRIVAL})
+            return _called(self, inputs, set())
+        changes = _called(self, inputs, {ARRIVAL})
         if self.by_position and "position" not in changes.columns:
             raise DeclarationError(
                 f"table={self.table.name}, column=position: changes of a database are in the order of its log, "
@@ -259,35 +221,20 @@ class Plan:
             return seen
         return observing.only(self.timed[self.driving].counts(rows)).asDict()
 
-    def report(self, inputs: Mapping[str, DataFrame], span: ranges.Range) -> DataFrame:
-        """Returns a partition of a report, judged; the inputs have the rows of that partition."""
-        rows = self.reference({name: plain(each) for name, each in inputs.items()})
-        return rows.withColumns(
-            lateness.window_of(span) | self._placing(F.lit(span.start), "batch")
-        )
+    def reference(
+        self, inputs: Mapping[str, DataFrame], span: ranges.Range | None = None
+    ) -> DataFrame:
+        """Returns the rows of a table without event time, computed whole and judged.
 
-    def reference(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """Returns the rows of a table without event time, computed whole and judged."""
-        rows = self._called(inputs, set())
+        With a `span` they are a partition of a report, and the inputs have the rows of that partition.
+        """
+        rows = _called(self, inputs if span is None else _plain(inputs), set())
         reason = F.coalesce(years.reason(rows.schema), quality.first_broken(self.rules))
-        return rows.withColumn(REASON, reason)
-
-    def _placing(self, moment: Column, origin: Origin) -> dict[str, Column]:
-        return {
-            ORIGIN: F.lit(origin),
-            PARTITION: lateness.partition_of(moment, self.table.partition_by),
-        }
-
-    def _called(self, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
-        """Returns the function's result. The first is checked: a function is pure, and its inputs keep their columns."""
-        rows = self.table(**inputs)
-        if self.table.kind.is_row_by_row:
-            rows = carried(rows, inputs[self.driving], (ARRIVAL, self.event_time))
-        self.once(
-            "called",
-            lambda: result_checks.check(self.table, rows, inputs, kept, self.event_time),
-        )
-        return rows
+        judged = rows.withColumn(REASON, reason)
+        if span is None:
+            return judged
+        window = lateness.window_of(span)
+        return judged.withColumns(window | _placing(self, F.lit(span.start), "batch"))
 
     def no_rows(self, name: str) -> DataFrame:
         """Returns an input without rows, with the columns that it has on disk, or as a raw record."""
@@ -314,27 +261,85 @@ class Plan:
         for name, rows in timed.items():
             of_one = are_of_one_topic(self.catalog, name)
             timed[name] = shapes.marked(rows, name, {WINDOW}, of_one_topic=of_one)
-        return self.table(**{name: plain(each) for name, each in inputs.items()} | timed)
+        return self.table(**_plain(inputs) | timed)
 
-    def _schema(self) -> StructType:
-        step = self.without_expectations()
-        kind = self.table.kind
-        empty = {name: self.no_rows(name) for name in self.table.inputs}
-        if kind.is_upserted:
-            kept = step.kept({name: empty.pop(name) for name in self.followed}, empty)
-            rows = versions.versions(kept, self.table.keys) if kind.keeps_versions else kept
-            return row_keys.keyed(rows, self.table.keys).schema
-        if kind.reads_sources:
-            judged = step.arrived(step.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)
-        elif kind.is_reference:
-            judged = step.reference(empty)
-        elif kind.is_report:
-            judged = step.report(empty, ranges.partition_range("1970-01-01", "day"))
-        else:
-            rows = empty.pop(self.driving)
-            others = {name: empty.pop(name) for name in self.timed if name != self.driving}
-            judged = step.derived(Inputs(rows, empty, others), "stream")
-        return good(judged).schema
+
+def without_expectations(step: Plan) -> Plan:
+    """Returns the same plan, in which no row breaks an expectation."""
+    return replace(step, table=replace(step.table, expectations=()))
+
+
+def _plain(inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    return {name: plain(rows) for name, rows in inputs.items()}
+
+
+def _accepted(
+    step: Plan,
+    name: str,
+    rows: DataFrame,
+    origin: Origin,
+    touched: DataFrame | None = None,
+    observed: Observation | str | None = None,
+) -> DataFrame:
+    """Returns the rows of an input that pass the late filter, only those of a `touched` window or row."""
+    placed = step.timed[name].placed(rows)
+    step.once(f"input {name}", lambda: result_checks.check_input(step.table, name, placed))
+    flagged = step.timed[name].flagged(placed)
+    if observed is not None:
+        flagged = flagged.observe(observed, *lateness.counts(step.table, step.event_time))
+    late_too = origin == "batch" and step.table.late == "update"
+    accepted = lateness.accepted(flagged, late_too=late_too)
+    if touched is None:
+        return accepted
+    return accepted.join(F.broadcast(touched.select(step.unit)), step.unit, "left_semi")
+
+
+def _judged(step: Plan, rows: DataFrame, origin: Origin) -> dict[str, Column]:
+    moment = lateness.instant_of(step.table.window, step.event_time)
+    missing = F.when(moment.isNull(), F.lit(f"event time missing: {step.event_time}"))
+    beyond = years.reason(rows.schema)
+    reason = F.coalesce(beyond, missing, quality.first_broken(step.rules))
+    return {REASON: reason} | _placing(step, F.when(beyond.isNull(), moment), origin)
+
+
+def _placing(step: Plan, moment: Column, origin: Origin) -> dict[str, Column]:
+    return {
+        ORIGIN: F.lit(origin),
+        PARTITION: lateness.partition_of(moment, step.table.partition_by),
+    }
+
+
+def _called(step: Plan, inputs: Mapping[str, DataFrame], kept: set[str]) -> DataFrame:
+    """Returns the function's result. The first is checked: a function is pure, and its inputs keep their columns."""
+    rows = step.table(**inputs)
+    if step.table.kind.is_row_by_row:
+        rows = carried(rows, inputs[step.driving], (ARRIVAL, step.event_time))
+    step.once(
+        "called",
+        lambda: result_checks.check(step.table, rows, inputs, kept, step.event_time),
+    )
+    return rows
+
+
+def _schema(plan: Plan) -> StructType:
+    step = without_expectations(plan)
+    kind = step.table.kind
+    empty = {name: step.no_rows(name) for name in step.table.inputs}
+    if kind.is_upserted:
+        kept = step.kept({name: empty.pop(name) for name in step.followed}, empty)
+        rows = versions.versions(kept, step.table.keys) if kind.keeps_versions else kept
+        return row_keys.keyed(rows, step.table.keys).schema
+    if kind.reads_sources:
+        judged = step.arrived(step.ingest(empty), ranges.BEGINNING, ranges.BEGINNING)
+    elif kind.is_reference:
+        judged = step.reference(empty)
+    elif kind.is_report:
+        judged = step.reference(empty, ranges.partition_range("1970-01-01", "day"))
+    else:
+        rows = empty.pop(step.driving)
+        others = {name: empty.pop(name) for name in step.timed if name != step.driving}
+        judged = step.derived(Inputs(rows, empty, others), "stream")
+    return good(judged).schema
 
 
 @lru_cache(maxsize=16)
@@ -361,9 +366,10 @@ def _plan(spark: SparkSession, catalog: Catalog, table: Table, plans: Mapping[st
     else:
         event_time = catalog.event_time(table)
     timed = {}
-    for each in [] if table.kind.is_report else catalog.timed_inputs(table):
-        column = event_time if each is driving else catalog.time_column(each)
-        timed[each.name] = TimedInput(table, column, of_windows=bool(each.window))
+    for source in [] if table.kind.is_report else catalog.timed_inputs(table):
+        column = event_time if source is driving else catalog.time_column(source)
+        timed[source.name] = TimedInput(table, column, of_windows=bool(source.window))
+    sources = catalog.sources_of(table)
     return Plan(
         spark=spark,
         catalog=catalog,
@@ -371,8 +377,11 @@ def _plan(spark: SparkSession, catalog: Catalog, table: Table, plans: Mapping[st
         inputs={name: plans[name] for name in table.inputs if name in plans},
         event_time=event_time,
         driving=driving.name if driving else table.inputs[0],
-        sources=catalog.sources_of(table),
+        sources=sources,
         timed=timed,
         followed=[t.name for t in catalog.followed_inputs(table)],
-        by_position=catalog.is_of_changes(table),
+        by_position=any(source.keys for source in catalog.origins_of(table)),
+        unit=WINDOW if table.kind.is_windowed else ARRIVAL,
+        by_ingestion=table.kind.reads_sources and event_time == INGESTION,
+        further=decode.beyond_raw(sources.values()),
     )

@@ -42,13 +42,11 @@ def changes(rows: DataFrame, event_time: str, *, by_position: bool = False) -> D
     if by_position:
         order = F.struct("position")
     else:
-        order = F.struct(
-            F.col(event_time).alias("event_time"),
-            *arrival_fields.places(rows),
-        ).cast(_ORDER_TYPE + (",index:int>" if arrival_fields.has_place(rows) else ">"))
-    return rows.withColumns({VALID[0]: F.greatest(event_time, in_force), _ORDER: order}).drop(
-        ARRIVAL
-    )
+        fields = F.struct(F.col(event_time).alias("event_time"), *arrival_fields.places(rows))
+        index = ",index:int" if arrival_fields.has_place(rows) else ""
+        order = fields.cast(f"{_ORDER_TYPE}{index}>")
+    added = {VALID[0]: F.greatest(event_time, in_force), _ORDER: order}
+    return rows.withColumns(added).drop(ARRIVAL)
 
 
 def versions(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -82,7 +80,11 @@ def dropping(rows: DataFrame, keys: Sequence[str]) -> list[str]:
             aliases = [e for e in seq(node.projectList()) if kind_of(e) == "Alias"]
             named = [alias.child() for alias in aliases if id_of(alias) in by_key]
             by_key |= {id_of(child) for child in named if is_column(child)}
-        if _drops(node) and not _deciding(node) <= by_key:
+        if not _drops(node):
+            continue
+        read = {number for side in seq(node.children()) if reads(side) for number in ids(side)}
+        deciding = {id_of(c) for e in seq(node.expressions()) for c in references(e)} & read
+        if not deciding <= by_key:
             operators.append(node.simpleString(100))
     return operators
 
@@ -96,12 +98,6 @@ def _drops(node) -> bool:
     return node.nodeName() == "Filter" and reads(node)
 
 
-def _deciding(node) -> set[int]:
-    """Returns the ids of the changes' columns that decide what an operator leaves out."""
-    read = {number for side in seq(node.children()) if reads(side) for number in ids(side)}
-    return read & {id_of(column) for e in seq(node.expressions()) for column in references(e)}
-
-
 def changed(present: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Returns the `present` versions with the `new` changes: those of the keys that these touch are computed again."""
     touched = versions(of_keys(present, new, keys).drop(VALID[1]).unionByName(new), keys)
@@ -113,9 +109,8 @@ def of_keys(
 ) -> DataFrame:
     """Returns the `rows` of the keys in `few`, or of all `others`."""
     keys_of_few = few.select(*(F.col(quoted(key)).alias(f"_key_{key}") for key in keys))
-    same = reduce(
-        and_, (F.col(quoted(key)).eqNullSafe(F.col(quoted(f"_key_{key}"))) for key in keys)
-    )
+    pairs = (F.col(quoted(key)).eqNullSafe(F.col(quoted(f"_key_{key}"))) for key in keys)
+    same = reduce(and_, pairs)
     return rows.join(F.broadcast(keys_of_few), same, "left_anti" if others else "left_semi")
 
 
@@ -140,12 +135,9 @@ def as_of_join(
     periods = versioned.where(~F.col("deleted")) if "deleted" in versioned.columns else versioned
     key_names = {helper(f"on_{number}"): name for number, name in enumerate(keys.values())}
     own = key_names | {helper(name): name for name in VALID}
-    periods = periods.select(
-        *(
-            F.col(quoted_column(c, versioned.columns)).alias(n)
-            for n, c in (own | columns_taken).items()
-        )
-    )
+    named = (own | columns_taken).items()
+    chosen = (F.col(quoted_column(column, versioned.columns)).alias(name) for name, column in named)
+    periods = periods.select(*chosen)
     # for each row and version, an end that is never null is compared in three quarters of the time
     begin, end = map(helper, VALID)
     periods = periods.withColumn(end, F.coalesce(end, F.timestamp_micros(F.lit(_EVER))))

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from assets import definitions
-from batch_jobs import bootstrap as job
+from batch_jobs import backfill as job
 from batch_jobs import commands
 from lakehouse import (
     around,
@@ -140,9 +140,9 @@ def goes_on(stage: Stage, *tables: str) -> None:
 @pytest.mark.timeout(900)
 def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     for name in NEW:
-        planned = job.plan(stage.session, name)
+        planned = job.begin(stage.session, name)
         assert (planned.start, planned.end) == (START, START + timedelta(hours=2)), name
-        assert sum(c.written for c in job.run(stage.session, planned)) > 0
+        assert sum(c.written for c in job.run_planned(stage.session, planned)) > 0
         if name == "plain":
             # what is behind a table with a handover begins where that one does, or later
             stage.run(name)
@@ -204,7 +204,7 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
     )
     assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
     assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
-    assert all(job.run(stage.session, job.plan(stage.session, "sums")))
+    assert all(job.run_planned(stage.session, job.begin(stage.session, "sums")))
     assert handover_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
     goes_on(stage, "sums")
     stage.update("sums")
@@ -217,8 +217,8 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage):
-    planned = job.plan(stage.session, "plain")
-    assert planned and all(job.run(stage.session, planned))
+    planned = job.begin(stage.session, "plain")
+    assert planned and all(job.run_planned(stage.session, planned))
     stage.run("plain")
     with pytest.raises(
         JobError,
@@ -232,10 +232,10 @@ def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage)
 def test_without_history_behind_it_there_is_nothing_to_compute(stage_of):
     stage = stage_of(HERE)
     with pytest.raises(JobError, match="has no frontier yet"):
-        job.plan(stage.session, "sums")
+        job.begin(stage.session, "sums")
     stage.feed("seen", [at(1)])
     stage.advance("seen", at(30))
-    assert job.plan(stage.session, "sums") is None
+    assert job.begin(stage.session, "sums") is None
     stage.run("sums")
     assert [r.value for r in stage.rows("sums").collect()] == [1]
 

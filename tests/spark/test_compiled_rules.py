@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from lakehouse.declare.expectations import expect
-from lakehouse.transform.checks import compiled_rules, quality
+from lakehouse.transform.checks import quality
 
 COLUMNS = (
     "id BIGINT, name STRING, share DOUBLE, at TIMESTAMP, price DECIMAL(10,2), `odd.name` STRING"
@@ -37,7 +37,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled_rules, "FOLDER", tmp_path / "rules")
+    monkeypatch.setattr(quality, "FOLDER", tmp_path / "rules")
     return tmp_path / "rules"
 
 

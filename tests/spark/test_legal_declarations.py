@@ -32,7 +32,7 @@ from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import plan
 from lakehouse.transform.analysis import validation
-from lakehouse.transform.carried import carried
+from lakehouse.transform.function_inputs import carried
 from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus
 from streaming_jobs.queries import SupervisedQuery

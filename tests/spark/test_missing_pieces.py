@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from assets import reconciling
 from assets import sensors as dagster_sensors
-from batch_jobs import bootstrap as handover_job
+from batch_jobs import backfill as handover_job
 from lakehouse.batch import compute
 from lakehouse.cli import main, table_status
 from lakehouse.declare.catalog import load
@@ -182,7 +182,7 @@ def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(session):
     assert (
         sum(
             commit.written
-            for commit in handover_job.run(session, handover_job.plan(session, TRENDS))
+            for commit in handover_job.run(session, handover_job.begin(session, TRENDS))
         )
         > 0
     )
@@ -191,7 +191,7 @@ def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(session):
         JobError, match="it held the handover up to which batch runs have filled the table"
     ):
         stream_run.start(session, table, available_now=True)
-    list(handover_job.run(session, handover_job.plan(session, TRENDS)))
+    list(handover_job.run(session, handover_job.begin(session, TRENDS)))
     stream_run.start(session, table, available_now=True).awaitTermination()
     rows = session.read(table).groupBy("sensor_id", "window").count().where(F.col("count") > 1)
     assert rows.isEmpty() and reconciliation.reconcile(session, table).verdict == "EQUAL"
@@ -202,7 +202,7 @@ def test_a_stream_does_not_begin_behind_a_handover_that_is_gone(session):
 def test_a_handover_that_is_gone_is_put_back_once_the_stream_has_begun(session, capsys):
     """Else the next life of the query would write what lies before it once more."""
     table = session.catalog.table(TRENDS)
-    list(handover_job.run(session, handover_job.plan(session, TRENDS)))
+    list(handover_job.run(session, handover_job.begin(session, TRENDS)))
     stream_run.start(session, table, available_now=True).awaitTermination()
     before = handovers.handover_of(session.settings, table)
     layout.note(session.settings, table, "handover.json").unlink()

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from batch_jobs import bootstrap
+from batch_jobs import backfill
 from lakehouse import session, tumbling, window_table
 from lakehouse.cli import change_plan
 from lakehouse.errors import DeclarationError
@@ -278,7 +278,7 @@ def test_a_table_under_another_name_is_filled_as_the_refusal_says(stage_of):
         session,
         catalog=replace(session.catalog, tables=session.catalog.tables | {other.name: other}),
     )
-    assert list(bootstrap.run(session, bootstrap.plan(session, other.name)))
+    assert list(backfill.run(session, backfill.begin(session, other.name)))
     stage.advance("clicks", at(700))
     stage.run(other.name)
     found = {r.window.start.astimezone(UTC): r.value for r in stage.rows(other.name).collect()}

@@ -31,8 +31,8 @@ import psutil
 
 from lakehouse.cli import change_plan
 from lakehouse.declare.catalog import catalog_of
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config

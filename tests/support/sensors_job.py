@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import producer as sensors
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
 from lakehouse.ranges import EPOCH
 from lakehouse.runtime import kafka_broker

@@ -7,8 +7,8 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.examples.sensors import producer as sensors
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config

@@ -30,8 +30,8 @@ from examples.bank.producer import ACCOUNTS, CUSTOMERS, PRODUCER, TRANSACTIONS, 
 from examples.fraud import tables as fraud
 from lakehouse.declare import catalog
 from lakehouse.declare.inputs.readers import SourceRecord
+from lakehouse.producers.registry import ensure_topics
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import ensure_topics
 from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from lakehouse.declare.catalog import load
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import ORDINARY, Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker

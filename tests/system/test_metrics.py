@@ -33,8 +33,8 @@ from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import producer as sensors
 from lakehouse.examples.sensors import tables as tables_of_sensors
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Workload
 from lakehouse.reconcile import reconciliation
 from lakehouse.reconcile.verdicts import Verdicts

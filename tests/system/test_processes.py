@@ -10,8 +10,8 @@ import pytest
 
 from lakehouse.declare import catalog
 from lakehouse.examples.ads import producer as ads
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.producers.workload import Record
 from lakehouse.reconcile import reconciliation
 from lakehouse.runtime import jars, kafka_broker

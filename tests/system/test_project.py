@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.errors import SettingsError
-from lakehouse.producers import own
+from lakehouse.producers.files import messages
 from lakehouse.settings import from_environment, to_environment
 
 
@@ -132,14 +132,14 @@ def test_a_python_worker_finds_the_modules_of_module_path(project):
 
 def test_events_of_ones_own_are_the_lines_of_a_file(project):
     lines = [b'{"shop": "a", "n": 1}', b"", b'{"shop": 7}']
-    sent = [(each.key, each.value) for each in own.messages(lines, "shop")]
+    sent = [(each.key, each.value) for each in messages(lines, "shop")]
     assert sent == [(b"a", lines[0]), (b"7", lines[2])]
-    assert [each.key for each in own.messages(lines)] == [None, None]
+    assert [each.key for each in messages(lines)] == [None, None]
     for line in (b"[]", b"{}", b'{"shop": null}', b'{"shop": "a"'):
         with pytest.raises(SettingsError, match=r"line=2, key='shop'.*send it with those after it"):
-            list(own.messages([lines[0], line], "shop"))
+            list(messages([lines[0], line], "shop"))
     exact = [b"1.10", b"12345678901234567.89", b"true", b'{"of": [1.0]}']
-    keys = [each.key for each in own.messages([b'{"shop": %b}' % value for value in exact], "shop")]
+    keys = [each.key for each in messages([b'{"shop": %b}' % value for value in exact], "shop")]
     assert keys == [*exact[:3], b'{"of": ["1.0"]}'], "of a plain value its own text"
     for arguments in (("--topic", "orders"), ("--file", "orders.jsonl", "--key", "shop")):
         refused = lakehouse("produce", *arguments)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from lakehouse.cli import main
 from lakehouse.errors import JobError
-from lakehouse.producers.topics import TOPIC
+from lakehouse.producers.registry import TOPIC
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import progress

@@ -15,8 +15,8 @@ from lakehouse.declare import catalog
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.ads.producer import PRODUCER
 from lakehouse.examples.sensors import tables as sensors
+from lakehouse.producers.registry import TOPIC
 from lakehouse.producers.sender import send
-from lakehouse.producers.topics import TOPIC
 from lakehouse.ranges import Range, partition_range
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.runtime.kafka_options import client_config

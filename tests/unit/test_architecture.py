@@ -194,7 +194,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "batch_jobs/side.py": "the answer to `other_code`, in a temporary folder",
     "batch_jobs/other_code.py": "another version of the code, in a temporary folder",
     "assets/component.py": "the user's: the project of a component",
-    "lakehouse/transform/checks/compiled_rules.py": "rules, in the Python environment",
+    "lakehouse/transform/checks/quality.py": "rules, in the Python environment",
     "assets/maintenance.py": "Dagster's: the events of a run",
     "assets/demo.py": "the logs of the processes that it starts",
     "assets/ui.py": "the home of Dagster, and the workspace of the user",

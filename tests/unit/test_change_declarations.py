@@ -67,7 +67,7 @@ def test_another_key_or_column_is_another_declaration():
 
 def test_what_follows_a_log_is_known():
     catalog = catalog_of([changed_accounts])
-    assert all(map(catalog.is_of_changes, catalog))
+    assert all(any(source.keys for source in catalog.origins_of(table)) for table in catalog)
 
 
 def test_what_is_passed_over():

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lakehouse import folder, ingest_table, kafka, window_table
-from lakehouse.declare.inputs import history
+from lakehouse.declare.inputs import source_checks
 from lakehouse.declare.inputs.changes import changes
 from lakehouse.declare.inputs.delta import delta_table
 from lakehouse.declare.inputs.iceberg import iceberg_table
@@ -145,7 +145,7 @@ def test_an_event_time_may_not_be_what_stands_for_none(instant):
 )
 def test_an_instant_that_is_none_is_refused_in_a_line(declare, first, words):
     with pytest.raises(DeclarationError, match=words) as refused:
-        history.check(events, {"event_topic": declare(first)})
+        source_checks.check_history(events, {"event_topic": declare(first)})
     assert "\n" not in str(refused.value)
 
 

@@ -19,16 +19,17 @@ from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.keyed import state_files
 from lakehouse.storage.versions import savepoints
-from lakehouse.transform.functions import plain_values
 from lakehouse.transform.functions.process_state import (
     KeyedCoProcess,
     Life,
     OutputTag,
     Rules,
     _placed,
+    from_text,
     in_order,
     lived,
     outputs,
+    to_text,
 )
 from lakehouse.transform.functions.process_ttl import by_key
 from support.calls import MINUTE, START, Told, at, row
@@ -48,20 +49,18 @@ HOUR = timedelta(hours=1)
     ],
 )
 def test_a_value_comes_back_as_it_was(value):
-    back = plain_values.read(plain_values.written(value))
+    back = from_text(to_text(value))
     assert back == value and repr(back) == repr(value)
 
 
 def test_what_stands_in_a_state_twice_is_one_again():
     shared = [1]
-    round_trip = plain_values.read(
-        plain_values.written({"a": shared, "b": {"c": shared}, "d": [1]})
-    )
+    round_trip = from_text(to_text({"a": shared, "b": {"c": shared}, "d": [1]}))
     round_trip["a"].append(2)
     assert round_trip == {"a": [1, 2], "b": {"c": [1, 2]}, "d": [1]}
     endless: list = []
     endless.append(endless)
-    back = plain_values.read(plain_values.written(endless))
+    back = from_text(to_text(endless))
     assert back[0] is back
 
 
@@ -70,7 +69,7 @@ def test_what_would_not_come_back_as_it_was_is_refused(value):
     if isinstance(value, datetime) and value.utcoffset() == timedelta(0):
         value = value.astimezone(tz=datetime.strptime("+0100", "%z").tzinfo)
     with pytest.raises(DeclarationError, match="state, value="):
-        plain_values.written({"field": value})
+        to_text({"field": value})
 
 
 def told(rows: list[dict], cuts: list[datetime]) -> list[tuple]:

@@ -7,7 +7,7 @@ from zoneinfo import available_timezones
 import pytest
 
 from lakehouse import sliding, tumbling
-from lakehouse.declare.zones import Clock, clock
+from lakehouse.declare.windows import Clock, clock
 from support.zone_oracle import ZONES, Walk, moment
 
 HOUR = timedelta(hours=1)

@@ -30,8 +30,8 @@ class IcebergSource(FilesSource):
         shown = f"The Iceberg table `{self.address}` of others: the rows that are appended to it."
         return About(shown, "iceberg", {"path": self.address})
 
-    def namespace(self, broker: Callable[[], str]) -> str:
-        return dict(self.catalog).get("uri", "file").rpartition("@")[2]
+    def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
+        return dict(self.catalog).get("uri", "file").rpartition("@")[2], self.address
 
 
 def iceberg_table(

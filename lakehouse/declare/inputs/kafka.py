@@ -58,8 +58,8 @@ class KafkaSource(RecordSource):
             where["history"] = self.history.address
         return About(shown, "kafka", where)
 
-    def namespace(self, broker: Callable[[], str]) -> str:
-        return f"kafka://{broker()}"
+    def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
+        return f"kafka://{broker()}", self.address
 
 
 def kafka(

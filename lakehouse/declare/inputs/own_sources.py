@@ -52,8 +52,8 @@ class PythonSource(RecordSource):
         )
         return About(shown, "python", {"class": self.class_name})
 
-    def namespace(self, broker: Callable[[], str]) -> str:
-        return f"python://{self.class_name}"
+    def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
+        return f"python://{self.class_name}", self.address
 
 
 def python_source(

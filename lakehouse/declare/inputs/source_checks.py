@@ -1,11 +1,12 @@
-"""The rules of a source's options, whatever it reads."""
+"""The rules of a source's options, whatever it reads, and of the history that an ingest table reads before a topic."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakehouse.declare import columns
+from lakehouse.declare.inputs.sources import FilesSource
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import BEGINNING, text
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from lakehouse.declare.inputs.files import FileSource
     from lakehouse.declare.inputs.kafka import KafkaSource
     from lakehouse.declare.inputs.sources import RecordSource
+    from lakehouse.declare.table import Table
 
 _OF_KEY = re.compile(r"(STRING|INT|INTEGER|BIGINT|LONG)(\s+NOT\s+NULL)?\s*", re.IGNORECASE)
 _METADATA = re.compile(r"key|timestamp|header:.+", re.DOTALL)
@@ -113,3 +115,61 @@ def check_names(schema: str) -> None:
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise DeclarationError(f"{name}={value!r}: one of {', '.join(allowed)}")
+
+
+def check_history(table: "Table", topics: Mapping[str, "KafkaSource"]) -> None:
+    """Raises DeclarationError for a history that this table cannot read before its topic."""
+    declared = [each for each in topics.values() if each.history or each.starting]
+    for topic in declared:
+        _check_parted(topic)
+    if declared and len(topics) > 1:
+        raise DeclarationError(
+            f"table={table.name}, inputs={table.inputs}: a topic with a history is read alone; declare an ingest table for each "
+            "topic, and a table that reads these, with unionByName"
+        )
+    if declared and table.event_time == columns.INGESTION:
+        raise DeclarationError(
+            f"table={table.name}, event_time={columns.INGESTION!r}: event time divides a history from its topic, and this is the "
+            "time of arrival; name the column of event time"
+        )
+
+
+def _check_parted(topic: "KafkaSource") -> None:
+    history, starting = topic.history, topic.starting
+    where = f"topic={topic.address}"
+    if history is None or starting is None:
+        raise DeclarationError(
+            f"{where}, history={history and history.address}, starting={starting}: the instant parts the rows of the history "
+            "from those of the topic; give both, or neither"
+        )
+    check_event_time(f"{where}, starting", starting)
+    where += f", history={history.address}"
+    if not isinstance(history, FilesSource):
+        raise DeclarationError(
+            f"{where}: a history is a folder, or a Delta or Iceberg table of others; read others by an ingest table of their own"
+        )
+    if history.format == "delta_changes":
+        raise DeclarationError(
+            f"{where}, changes=True: the topic has rows and no changes of rows; leave `changes` out, or read the changes by an "
+            "ingest table of their own"
+        )
+    if topic.key:
+        raise DeclarationError(
+            f"{where}, key={topic.key!r}: files do not say that a key was deleted; read them by an ingest table of their own"
+        )
+    if _spelled(history.schema) != _spelled(topic.schema):
+        raise DeclarationError(
+            f"{where}: its schema is {' '.join(history.schema.split())!r}, "
+            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both; "
+            "give both the same columns in the same order, with the same types"
+        )
+    if history.quiet_timeout:
+        raise DeclarationError(
+            f"{where}, quiet_timeout={history.quiet_timeout}: a history is read to its end, and then event time goes on with the "
+            "topic; leave it out there, and give it to the topic"
+        )
+
+
+def _spelled(schema: str) -> str:
+    """Returns Spark DDL in one spelling, without NOT NULL, which may differ."""
+    return re.sub(r"\s*([,:<>()])\s*", r"\1", columns.without_not_null(schema)).lower()

@@ -144,6 +144,7 @@ class RecordSource(Source):
     """The fate of records that come while a job rests; empty where the broker has to say it."""
     place: ClassVar[str] = "_arrival['partition'] AS partition"
     """The expression that says, beside the offset, where a quarantined record stands."""
+    raw_columns = RAW
 
     @property
     def is_history(self) -> bool:
@@ -154,11 +155,6 @@ class RecordSource(Source):
     def of_registry(self) -> bool:
         """True if the schemas of values are in a schema registry."""
         return self.format in OF_REGISTRY
-
-    @property
-    def has_keys_of_registry(self) -> bool:
-        """True if keys are read by schemas of the registry."""
-        return self.reads_keys and self.key_format in ("avro", "protobuf")
 
     @property
     def reads_keys(self) -> bool:
@@ -181,10 +177,6 @@ class RecordSource(Source):
         return f"{self.what} {self.address}"
 
     @property
-    def raw_columns(self) -> str:
-        return RAW
-
-    @property
     def read_as(self) -> str:
         """The way its records become rows, without NOT NULL, which is an expectation."""
         nulls = f", null as {', '.join(map(repr, self.nulls))}" if self.nulls != EMPTY else ""
@@ -197,9 +189,7 @@ class RecordSource(Source):
         how = f", key {key}" if key else ""
         if self.key_format:
             how += f" ({self.key_format})"
-        if self.metadata:
-            how += ", " + ", ".join(f"{name} from {what}" for name, what in self.metadata)
-        return how
+        return how + "".join(f", {name} from {what}" for name, what in self.metadata)
 
     @property
     def reader_note(self) -> str:
@@ -215,11 +205,7 @@ class RecordSource(Source):
         yield name, self
 
     def dataset(self, broker: Callable[[], str]) -> tuple[str, str]:
-        return self.namespace(broker), self.address
-
-    def namespace(self, broker: Callable[[], str]) -> str:
-        """The namespace of its address in OpenLineage."""
-        return "file"
+        return "file", self.address
 
 
 @dataclass(frozen=True, slots=True)

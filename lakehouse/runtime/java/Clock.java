@@ -7,7 +7,7 @@ import org.apache.spark.sql.Column;
 import org.apache.spark.sql.types.DataTypes;
 
 /**
- * The clock of a time zone, in microseconds, as {@code lakehouse.declare.zones} hands it over: Spark's expressions and the
+ * The clock of a time zone, in microseconds, as {@code lakehouse.declare.windows} hands it over: Spark's expressions and the
  * ranges of event time that Python computes go by one table, whatever time zones Java knows.
  */
 public final class Clock implements Serializable {

@@ -10,15 +10,9 @@ from lakehouse.errors import DeclarationError
 from lakehouse.transform.analysis.plan_tree import analyzed, expressions_of, kind_of, nodes, seq
 
 UNVERIFIABLE = "or declare deterministic=False, and its ranges stay UNVERIFIABLE"
-_CLOCK = {
-    "CurrentTimestamp",
-    "Now",
-    "CurrentDate",
-    "CurrentTime",
-    "LocalTimestamp",
-    "UnixTimestampNow",
-    "CurrentBatchTimestamp",
-}
+_CLOCK = re.compile(
+    "(Current|CurrentBatch|Local)Timestamp|CurrentDate|CurrentTime|Now|UnixTimestampNow"
+)
 _NOWS = {"now", "today", "tomorrow", "yesterday"}
 _TIME_ALONE = re.compile(r"\s*T?\d{1,2}:")
 _DATE_FIRST = re.compile(r"\s*[+-]?\d{4,}-")
@@ -51,7 +45,7 @@ def in_sql(table: Table) -> Iterator[tuple[str, str]]:
 
 def rule_of(expression, kind: str) -> str:
     """Returns why two runs compute the expression differently, with the remedy; empty if no clock decides it."""
-    if kind in _CLOCK or _is_now(expression, kind):
+    if _CLOCK.fullmatch(kind) or _is_now(expression, kind):
         return _TWO_CLOCKS
     return _of_texts(expression, kind)
 
@@ -76,11 +70,10 @@ def _of_texts(expression, kind: str) -> str:
     if kind not in ("Cast", "ParseToTimestamp"):
         return ""
     value = expression.children().apply(0)
-    if kind == "ParseToTimestamp" and expression.children().size() > 1:
+    has_format = kind == "ParseToTimestamp" and expression.children().size() > 1
+    if has_format or not _reads_texts(value.dataType(), expression.dataType()):
         return ""
-    if not _reads_texts(value.dataType(), expression.dataType()) or _has_date(value):
-        return ""
-    return _BY_FORMAT
+    return "" if _has_date(value) else _BY_FORMAT
 
 
 def _reads_texts(source, target) -> bool:
@@ -118,18 +111,8 @@ def _has_date(text) -> bool:
     """Returns True if each value of a text begins with a date, or is a literal other than a time alone."""
     if kind_of(text) == "Literal":
         return not _TIME_ALONE.match(_literal(text))
-    return any(_begins_with_date(part) for part in _beginnings(text))
-
-
-def _beginnings(text) -> Iterator:
-    """Yields the expression, and the first part of each concatenation that it begins with."""
-    yield text
     while kind_of(text) == "Concat" and text.children().size():
         text = text.children().apply(0)
-        yield text
-
-
-def _begins_with_date(text) -> bool:
     kind = kind_of(text)
     if kind == "Literal":
         return bool(_DATE_FIRST.match(_literal(text)))

@@ -57,37 +57,24 @@ _OF_JOINS = (
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
-_DOUBLES = {
-    "Sum",
-    "Average",
-    "StddevPop",
-    "StddevSamp",
-    "VariancePop",
-    "VarianceSamp",
-    "Corr",
-    "CovPopulation",
-    "CovSample",
-    "Skewness",
-    "Kurtosis",
-    "Product",
-    "RegrAvgX",
-    "RegrAvgY",
-    "RegrIntercept",
-    "RegrR2",
-    "RegrSlope",
-    "RegrSXX",
-    "RegrSXY",
-    "RegrSYY",
-}
+_DOUBLES_NAMES = """
+Sum Average StddevPop StddevSamp VariancePop VarianceSamp Corr CovPopulation CovSample Skewness Kurtosis Product
+RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY
+"""
+_DOUBLES = frozenset(_DOUBLES_NAMES.split())
 
 
-def check(table: Table, rows: DataFrame, *, row_preserving: bool) -> None:
+def check(table: Table, rows: DataFrame) -> None:
     """Raises DeclarationError if stream and batch may differ by the plan of `rows`, the function's result.
 
     It lists all remarks at once. With deterministic=False only operators over whole batches are refused, which make no
-    sense in a stream.
+    sense in a stream. For a table computed from all rows at once (keyed, versioned, a report), it also refuses rows
+    chosen without an order: another computation would choose other rows.
     """
-    refuse(_remarks(table, rows, row_preserving=row_preserving))
+    kind = table.kind
+    row_preserving = kind.is_row_by_row or kind.keeps_versions
+    remarks = _remarks(table, rows, row_preserving=row_preserving)
+    refuse(remarks if kind.has_late_rows else chain(remarks, _taking_any(table, rows)))
 
 
 def _remarks(table: Table, rows: DataFrame, *, row_preserving: bool) -> Iterator[str]:
@@ -142,15 +129,6 @@ def _by_collation(table: Table, rows: DataFrame) -> Iterator[str]:
             f"table={table.name}, keys={', '.join(named)}: by its collation texts that differ are one key, and which of them a "
             "row shows is decided by the order in which they come; group by lower(...) or upper(...), or CAST(... AS STRING)"
         )
-
-
-def check_whole(table: Table, rows: DataFrame) -> None:
-    """Raises DeclarationError as `check`, for a table computed from all rows at once, and for rows chosen without an order.
-
-    Such a table is keyed, versioned or a report. Another computation would choose other rows.
-    """
-    by_row = table.kind.keeps_versions
-    refuse(chain(_remarks(table, rows, row_preserving=by_row), _taking_any(table, rows)))
 
 
 def _taking_any(table: Table, rows: DataFrame) -> Iterator[str]:
@@ -249,9 +227,9 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
         return of_clock
     if kind == "Mode" and not expression.reverseOpt().isDefined():
         return "of values that are as frequent it takes any; write mode() WITHIN GROUP (ORDER BY ...), or F.mode(..., True)"
-    if (kind in _ORDER or (kind.startswith(_SKETCHES) and "Agg" in kind)) and not (
-        parents & _SORTED or _is_sorted_list(expression, kind)
-    ):
+    is_sorted_list = kind == "ListAgg" and expression.orderExpressions().size() > 0  # ORDER BY
+    by_order = kind in _ORDER or (kind.startswith(_SKETCHES) and "Agg" in kind)
+    if by_order and not (parents & _SORTED or is_sorted_list):
         return "it depends on the order in which rows come; use min, max, min_by, max_by, percentile, or sort what is collected"
     if kind == "CollectSet" and not parents & _COUNTED:
         return "its elements come in any order; put sort_array or size around it"
@@ -266,17 +244,12 @@ def _rule(expression, kind: str, parents: frozenset[str], tolerance: float) -> s
     return ""
 
 
-def _is_sorted_list(expression, kind: str) -> bool:
-    """Returns True for LISTAGG with WITHIN GROUP (ORDER BY ...)."""
-    return kind == "ListAgg" and expression.orderExpressions().size() > 0
-
-
 def _on_rows(plan, table: Table) -> set[str]:
     """Returns the operators that combine rows of the driving input, which are recognised by their arrival."""
     every = [
         node.nodeName()
         for node in nodes(plan, subqueries=not table.context)
-        if node.nodeName() in WHOLE and reads(node) and not _one_by_one(node)
+        if node.nodeName() in WHOLE and reads(node) and not _is_by_arrival(node)
     ]
     operators = set(every)
     if any(not (table.context and query.references().size()) for query in asks_itself(plan)):
@@ -297,7 +270,7 @@ def _remembered(plan) -> timedelta:
     return timedelta(microseconds=longest)
 
 
-def _one_by_one(node) -> bool:
+def _is_by_arrival(node) -> bool:
     """Returns True if it groups by arrival, so that each group has one row."""
     return node.nodeName() == "Aggregate" and bool(_named(ARRIVAL, seq(node.groupingExpressions())))
 

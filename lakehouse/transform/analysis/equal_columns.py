@@ -28,7 +28,8 @@ def extended(columns, equal: Sequence[Equal], *, one_end: bool) -> list[tuple[in
     """Returns the columns, each with the origins of all columns that it is equal to."""
     equal = [pair for pair in equal if all(pair)]
     equal += spans(equal, one_end=one_end)
-    equal += [(end_of(a, end), end_of(b, end)) for a, b in equal if _is_whole(a, b) for end in ENDS]
+    equal += [(end_of(a, end), end_of(b, end)) for a, b in equal for end in ENDS]
+    equal = [pair for pair in equal if all(pair)]
     extended = [(column, dict(origins)) for column, origins in columns]
     changed = bool(equal)
     while changed:
@@ -87,10 +88,6 @@ def span_of(origins: Origins) -> Origins:
     """Returns the span with an end that has these origins."""
     ends = all(isinstance(end, End) for end in origins.values())
     return {n: end.column for n, end in origins.items() if isinstance(end, End)} if ends else {}
-
-
-def _is_whole(*sides: Origins) -> bool:
-    return all(isinstance(value, str) for side in sides for value in side.values())
 
 
 def truncated(expression) -> tuple[Any, str] | None:

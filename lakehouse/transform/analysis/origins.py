@@ -35,21 +35,11 @@ from lakehouse.transform.analysis.plan_tree import (
 )
 from lakehouse.transform.analysis.shapes import INPUT
 
-_PASSING = {
-    "CollectMetrics",
-    "Distinct",
-    "EventTimeWatermark",
-    "Generate",
-    "LocalLimit",  # which is below a GlobalLimit
-    "RepartitionByExpression",
-    "Repartition",
-    "ResolvedHint",
-    "Sort",
-    "Subquery",
-    "SubqueryAlias",
-    "UnresolvedHint",
-    "View",
-}
+_PASSING_NAMES = """
+CollectMetrics Distinct EventTimeWatermark Generate RepartitionByExpression Repartition ResolvedHint Sort Subquery
+SubqueryAlias UnresolvedHint View
+"""
+_PASSING = {*_PASSING_NAMES.split(), "LocalLimit"}  # which is below a GlobalLimit
 _OPAQUE = {"MapInPandas", "MapInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}
 _INNER = ("INNER", "CROSS")
 
@@ -85,10 +75,10 @@ class Walk:
 
     def __init__(self, *, one_end: bool = False, named: str = "") -> None:
         self._numbers = count()
-        self._one_end = one_end
-        self._named = named
+        self.one_end = one_end
+        self.named = named
         self._outside: dict[int, Origins] = {}  # the columns of the row outside of a subquery
-        self._outside_uses: frozenset[int] = frozenset()
+        self.outside_uses: frozenset[int] = frozenset()
 
     def rows(self, plan) -> Rows:
         below = [self.rows(child) for child in seq(plan.children())]
@@ -99,39 +89,27 @@ class Walk:
         for subquery in subqueries:
             below = [self._with_ties(side, subquery) for side in below]
         rows = self._own(plan, below)
-        hidden = {number: name for query in subqueries for number, name in query.uses.items()}
+        hidden = _uses(subqueries)
         sides = [side.has_subquery for side in rows.below]
         rows.has_subquery = bool(subqueries) or plan.nodeName() == "LateralJoin" or any(sides)
         rows.asks = bool(hidden)
         rows.uses = rows.uses | hidden
         rows.tied = _together(rows.tied, *(side.tied for side in below))
-        return self._noting_ties(rows)
+        return self.with_own_ties(rows)
 
     def _own(self, plan, below: Sequence[Rows]) -> Rows:
+        kind = plan.nodeName()
         if not below:
             return self._leaf(plan)
-        kind = plan.nodeName()
-        handlers: Mapping[str, Callable[..., Rows]] = {
-            "Aggregate": self._aggregate,
-            "Deduplicate": lambda plan, below: self._by_group(plan, below, plan.keys()),
-            "Expand": self._expand,
-            "Filter": self._filter,
-            "Join": self._join,
-            "LateralJoin": self._join,
-            "Project": self._project,
-            "Union": self._union,
-            "Window": lambda plan, below: self._by_group(plan, below, plan.partitionSpec()),
-            **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), self._compared),
-        }
-        if kind in handlers:
-            return handlers[kind](plan, *below)
-        if kind in _PASSING and not _is_of_python(plan):
-            return self._passed(plan, below[0])
-        if kind in _OPAQUE and self._named:
-            return self._opaque(plan, *below)
-        return _unknown(plan, below)
-
-    # ---- operators
+        if kind in _OPERATORS:
+            return _OPERATORS[kind](self, plan, *below)
+        is_of_python = kind == "Generate" and "Python" in kind_of(plan.generator())
+        if kind in _PASSING and not is_of_python:  # such a generator may remember earlier rows
+            return _passed(plan, below[0])
+        if kind in _OPAQUE and self.named:
+            return _opaque(self, plan, *below)
+        driven = all(side.from_input for side in below)
+        return Rows(plan, [(i, {}) for i in ids(plan)], below, _uses(below), from_input=driven)
 
     def _leaf(self, plan) -> Rows:
         output = seq(plan.output())
@@ -142,125 +120,16 @@ class Walk:
         columns: list[tuple[int, Origins]] = [(id_of(a), {number: a.name()}) for a in output]
         return Rows(plan, columns, uses={number: named[0]}, from_input=True)
 
-    def _passed(self, plan, below: Rows) -> Rows:
-        return _over(plan, below, [(column, below.origins(column)) for column in ids(plan)])
-
-    def _project(self, plan, below: Rows) -> Rows:
-        columns = [(id_of(e), self._of(e, below)) for e in seq(plan.projectList())]
-        return _over(plan, below, columns)
-
-    def _filter(self, plan, below: Rows) -> Rows:
-        """Returns the rows that pass a filter, which may be the condition of a join that SQL has as a list of tables."""
-        return _over(plan, below, self._equated(plan.condition(), below).columns)
-
-    def _aggregate(self, plan, below: Rows) -> Rows:
-        grouping = [unaliased(e) for e in seq(plan.groupingExpressions())]
-        grouped = self._within(grouping, below)
-        columns = []
-        for expression in seq(plan.aggregateExpressions()):
-            own = unaliased(expression)
-            if kind_of(own) == "AggregateExpression" and not own.filter().isDefined():
-                function = own.aggregateFunction()  # of values that are all the same
-                own = function.child() if kind_of(function) in ("Max", "Min") else own
-            is_key = any(own.semanticEquals(by) for by in grouping)
-            columns.append((id_of(expression), self._of(own, below if is_key else grouped)))
-        driven = below.from_input and bool(grouping)
-        return replace(_over(plan, below, columns), pairs={}, from_input=driven)
-
-    def _by_group(self, plan, below: Rows, by) -> Rows:
-        """Returns the rows of an operator over the rows of each group."""
-        return replace(self._passed(plan, self._within(seq(by), below)), below=(below,))
-
-    def _within(self, by: Iterable[Any], below: Rows) -> Rows:
+    def within(self, by: Iterable[Any], below: Rows) -> Rows:
         """Returns the rows of a group by some expressions, with origins only for the columns that these decide."""
-        decided = [origins for each in by if (origins := self._of(each, below))]
-        decided += [
-            whole for whole, _ in spans([(each, each) for each in decided], one_end=self._one_end)
-        ]
+        decided = [origins for e in by if (origins := self.of(e, below))]
+        twice = [(origins, origins) for origins in decided]
+        decided += [whole for whole, _ in spans(twice, one_end=self.one_end)]
         columns = [
-            (column, origins if any(each.items() <= origins.items() for each in decided) else {})
+            (column, origins if any(key.items() <= origins.items() for key in decided) else {})
             for column, origins in below.columns
         ]
         return replace(below, columns=columns, pairs={})
-
-    def _expand(self, plan, below: Rows) -> Rows:
-        """Returns the rows of grouping sets: each row once for each set, some columns null."""
-        sets = [[self._of(e, below) for e in seq(values)] for values in seq(plan.projections())]
-        columns = [
-            (column, alike[0] if all(values == alike[0] for values in alike) else {})
-            for column, alike in zip(ids(plan), zip(*sets, strict=True), strict=True)
-        ]
-        return replace(_over(plan, below, columns), pairs={})
-
-    def _union(self, plan, *below: Rows) -> Rows:
-        uses = {number: name for side in below for number, name in side.uses.items()}
-        columns = []
-        for place, column in enumerate(ids(plan)):
-            parts = [side.columns[place][1] for side in below]
-            origins = {n: value for part in parts for n, value in part.items()}
-            # where one part lacks the column, two columns of one origin would not be equal
-            columns.append((column, origins if uses.keys() <= origins.keys() else {}))
-        driven = all(side.from_input for side in below)
-        return Rows(plan, columns, below, uses, from_input=driven)
-
-    def _compared(self, plan, left: Rows, right: Rows) -> Rows:
-        """Returns the rows of INTERSECT or EXCEPT, which compare whole rows."""
-        places = zip(ids(plan), left.columns, right.columns, strict=True)
-        columns = [(column, one | other) for column, (_, one), (_, other) in places]
-        driven = left.from_input or (right.from_input and "Intersect" in plan.nodeName())
-        return Rows(plan, columns, (left, right), left.uses | right.uses, from_input=driven)
-
-    def _join(self, plan, left: Rows, right: Rows) -> Rows:
-        how = plan.joinType().sql()
-        uses = left.uses | right.uses
-        both = Rows(plan, [*left.columns, *right.columns], (left, right), uses)
-        both.pairs = left.pairs | right.pairs if how in _INNER else {}
-        condition = plan.condition()
-        sides = (left, right)
-        matching = both
-        if condition.isDefined():
-            across = None if how in _INNER else sides
-            matching = self._equated(condition.get(), both, across)
-        pairs = self._full(condition, matching, *sides) if how == "FULL OUTER" else both.pairs
-        from_left = how in (*_INNER, "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
-        from_right = how in (*_INNER, "RIGHT OUTER")
-        passing = {column for column, _ in left.columns} if from_left else set()
-        passing |= {column for column, _ in right.columns} if from_right else set()
-        columns = [
-            (column, matching.origins(column) if column in passing else {}) for column in ids(plan)
-        ]
-        driven = {"FULL OUTER": left.from_input and right.from_input}
-        driven |= dict.fromkeys(_INNER, left.from_input or right.from_input)
-        one_side = left.from_input if from_left else right.from_input
-        rows = Rows(plan, columns, sides, uses, pairs, from_input=driven.get(how, one_side))
-        if condition.isDefined() and self._outside_uses:
-            tied = self._noting_ties(self._equated(condition.get(), both)).tied
-            # without a match, the row of the other side passes untied
-            passes = {"LEFT OUTER": left.uses, "LEFT ANTI": left.uses, "RIGHT OUTER": right.uses}
-            untied = uses if how == "FULL OUTER" else passes.get(how, {})
-            rows.tied = {number: tie for number, tie in tied.items() if number not in untied}
-        return rows
-
-    def _full(self, condition, matching: Rows, *sides: Rows) -> dict[frozenset[int], Origins]:
-        """Returns the origins of `coalesce` of two columns, one of each side, that a full join compares."""
-        pairs = {}
-        of_side = [{column for column, _ in side.columns} for side in sides]
-        for one, other in equalities(condition.get()) if condition.isDefined() else ():
-            if is_column(one) and is_column(other) and across(one, other, of_side):
-                both = (id_of(one), id_of(other))
-                pairs[frozenset(both)] = matching.origins(both[0]) | matching.origins(both[1])
-        return pairs
-
-    def _opaque(self, plan, below: Rows) -> Rows:
-        """Returns the rows of a Python function over rows or groups, which is trusted to keep one column."""
-        seen = below
-        if plan.nodeName().startswith("FlatMapGroups"):
-            seen = self._within(seq(plan.groupingAttributes()), below)
-        names = {id_of(a): a.name() for a in seq(below.plan.output())}
-        trusted: Origins = next((o for i, o in seen.columns if names.get(i) == self._named), {})
-        output = seq(plan.output())
-        columns = [(id_of(a), trusted if a.name() == self._named else {}) for a in output]
-        return replace(_over(plan, below, columns), pairs={})
 
     # ---- subqueries
 
@@ -281,38 +150,38 @@ class Walk:
             yield replace(self._subquery(other, below), tied={})
 
     def _subquery(self, plan, below: Sequence[Rows], pairs: Sequence[tuple[Any, Any]] = ()) -> Rows:
-        outside, outside_uses = self._outside, self._outside_uses
+        outside, outside_uses = self._outside, self.outside_uses
         outer_row = Rows(plan, [column for side in below for column in side.columns])
         self._outside = dict(outer_row.columns)
-        self._outside_uses |= {number for _, origins in outer_row.columns for number in origins}
+        self.outside_uses |= {number for _, origins in outer_row.columns for number in origins}
         try:
             rows = self.rows(plan)
             # NOT IN reads all rows to see whether a value is null
             equal = [
-                (self._of(value, outer_row), rows.origins(id_of(column)))
+                (self.of(value, outer_row), rows.origins(id_of(column)))
                 for value, column in pairs
                 if not value.nullable() and not column.nullable()
             ]
-            columns = extended(rows.columns, equal, one_end=self._one_end)
-            return self._noting_ties(replace(rows, columns=columns))
+            columns = extended(rows.columns, equal, one_end=self.one_end)
+            return self.with_own_ties(replace(rows, columns=columns))
         finally:
-            self._outside, self._outside_uses = outside, outside_uses
+            self._outside, self.outside_uses = outside, outside_uses
 
-    def _noting_ties(self, rows: Rows) -> Rows:
+    def with_own_ties(self, rows: Rows) -> Rows:
         tied: dict[int, list[Equal]] = {}
-        for _, origins in rows.columns if self._outside_uses else ():
-            outside = {n: value for n, value in origins.items() if n in self._outside_uses}
+        for _, origins in rows.columns if self.outside_uses else ():
+            outside = {n: value for n, value in origins.items() if n in self.outside_uses}
             for number in (rows.uses.keys() & origins.keys()) if outside else ():
                 tied.setdefault(number, []).append((outside, {number: origins[number]}))
         return replace(rows, tied=_together(rows.tied, tied))
 
     def _with_ties(self, side: Rows, subquery: Rows) -> Rows:
         equal = [tie for ties in subquery.tied.values() for tie in ties]
-        return replace(side, columns=extended(side.columns, equal, one_end=self._one_end))
+        return replace(side, columns=extended(side.columns, equal, one_end=self.one_end))
 
     # ---- equality
 
-    def _equated(self, condition, rows: Rows, sides: tuple[Rows, Rows] | None = None) -> Rows:
+    def equated(self, condition, rows: Rows, sides: tuple[Rows, Rows] | None = None) -> Rows:
         """Returns the rows where a condition is true. With `sides`, only equalities of one side with the other count."""
         of_side = [{column for column, _ in side.columns} for side in sides or ()]
         compared = [both for both in equalities(condition) if not sides or across(*both, of_side)]
@@ -322,19 +191,15 @@ class Walk:
             columns = dict(before)
             equal = []
             for one, other in compared:
-                mine, theirs = self._of(one, rows), self._of(other, rows)
+                mine, theirs = self.of(one, rows), self.of(other, rows)
                 equal.append((mine, theirs))
-                for expression in (one, other):
-                    if is_column(expression):
-                        columns[id_of(expression)] = (
-                            mine | theirs | columns.get(id_of(expression), {})
-                        )
-            rows = replace(
-                rows, columns=extended(list(columns.items()), equal, one_end=self._one_end)
-            )
+                for column in filter(is_column, (one, other)):
+                    columns[id_of(column)] = mine | theirs | columns.get(id_of(column), {})
+            all_equal = extended(list(columns.items()), equal, one_end=self.one_end)
+            rows = replace(rows, columns=all_equal)
         return rows
 
-    def _of(self, expression, rows: Rows) -> Origins:
+    def of(self, expression, rows: Rows) -> Origins:
         """Returns the origins of an expression: a column, `coalesce` of two, a span or its ends, a truncated instant."""
         inner = unaliased(expression)
         kind = kind_of(inner)
@@ -347,16 +212,16 @@ class Walk:
             if all(map(is_column, parts)):
                 return rows.pairs.get(frozenset(map(id_of, parts)), {})
         if kind == "GetStructField" and inner.child().dataType().catalogString() == SPAN:
-            return end_of(self._of(inner.child(), rows), ENDS[inner.ordinal()])
+            return end_of(self.of(inner.child(), rows), ENDS[inner.ordinal()])
         if kind == "CreateNamedStruct" and inner.dataType().catalogString() == SPAN:
-            start, end = (self._of(each, rows) for each in seq(inner.children())[1::2])
+            start, end = (self.of(e, rows) for e in seq(inner.children())[1::2])
             whole = span_of(start)
             return whole if (end_of(whole, "start"), end_of(whole, "end")) == (start, end) else {}
         if instant := truncated(inner):
             column, unit = instant
             origins = rows.origins(id_of(column))
-            by_name = all(isinstance(each, str) for each in origins.values())
-            return {n: Truncated(str(each), unit) for n, each in origins.items()} if by_name else {}
+            by_name = all(isinstance(name, str) for name in origins.values())
+            return {n: Truncated(str(name), unit) for n, name in origins.items()} if by_name else {}
         return {}
 
 
@@ -374,13 +239,144 @@ def _over(plan, below: Rows, columns: list[tuple[int, Origins]]) -> Rows:
     return Rows(plan, columns, (below,), below.uses, below.pairs, from_input=below.from_input)
 
 
-def _unknown(plan, below: Sequence[Rows]) -> Rows:
-    """Returns the rows of an unknown operator, without origins."""
-    uses = {number: name for side in below for number, name in side.uses.items()}
+def _uses(several: Iterable[Rows]) -> dict[int, str]:
+    return {number: name for rows in several for number, name in rows.uses.items()}
+
+
+# ---- operators
+
+
+def _passed(plan, below: Rows) -> Rows:
+    return _over(plan, below, [(column, below.origins(column)) for column in ids(plan)])
+
+
+def _project(walk: Walk, plan, below: Rows) -> Rows:
+    return _over(plan, below, [(id_of(e), walk.of(e, below)) for e in seq(plan.projectList())])
+
+
+def _filter(walk: Walk, plan, below: Rows) -> Rows:
+    """Returns the rows that pass a filter, which may be the condition of a join that SQL has as a list of tables."""
+    return _over(plan, below, walk.equated(plan.condition(), below).columns)
+
+
+def _aggregate(walk: Walk, plan, below: Rows) -> Rows:
+    grouping = [unaliased(e) for e in seq(plan.groupingExpressions())]
+    grouped = walk.within(grouping, below)
+    columns = []
+    for expression in seq(plan.aggregateExpressions()):
+        own = unaliased(expression)
+        if kind_of(own) == "AggregateExpression" and not own.filter().isDefined():
+            function = own.aggregateFunction()  # of values that are all the same
+            own = function.child() if kind_of(function) in ("Max", "Min") else own
+        is_key = any(own.semanticEquals(by) for by in grouping)
+        columns.append((id_of(expression), walk.of(own, below if is_key else grouped)))
+    driven = below.from_input and bool(grouping)
+    return replace(_over(plan, below, columns), pairs={}, from_input=driven)
+
+
+def _deduplicate(walk: Walk, plan, below: Rows) -> Rows:
+    return replace(_passed(plan, walk.within(seq(plan.keys()), below)), below=(below,))
+
+
+def _window(walk: Walk, plan, below: Rows) -> Rows:
+    groups = walk.within(seq(plan.partitionSpec()), below)
+    return replace(_passed(plan, groups), below=(below,))
+
+
+def _expand(walk: Walk, plan, below: Rows) -> Rows:
+    """Returns the rows of grouping sets: each row once for each set, some columns null."""
+    sets = [[walk.of(e, below) for e in seq(values)] for values in seq(plan.projections())]
+    columns = [
+        (column, alike[0] if all(values == alike[0] for values in alike) else {})
+        for column, alike in zip(ids(plan), zip(*sets, strict=True), strict=True)
+    ]
+    return replace(_over(plan, below, columns), pairs={})
+
+
+def _union(walk: Walk, plan, *below: Rows) -> Rows:
+    uses = _uses(below)
+    columns = []
+    for place, column in enumerate(ids(plan)):
+        parts = [side.columns[place][1] for side in below]
+        origins = {n: value for part in parts for n, value in part.items()}
+        # where one part lacks the column, two columns of one origin would not be equal
+        columns.append((column, origins if uses.keys() <= origins.keys() else {}))
     driven = all(side.from_input for side in below)
-    return Rows(plan, [(side, {}) for side in ids(plan)], below, uses, from_input=driven)
+    return Rows(plan, columns, below, uses, from_input=driven)
 
 
-def _is_of_python(plan) -> bool:
-    """Returns True if a table function in Python makes the rows: it may remember earlier ones."""
-    return plan.nodeName() == "Generate" and "Python" in kind_of(plan.generator())
+def _compared(walk: Walk, plan, left: Rows, right: Rows) -> Rows:
+    """Returns the rows of INTERSECT or EXCEPT, which compare whole rows."""
+    places = zip(ids(plan), left.columns, right.columns, strict=True)
+    columns = [(column, one | other) for column, (_, one), (_, other) in places]
+    driven = left.from_input or (right.from_input and "Intersect" in plan.nodeName())
+    return Rows(plan, columns, (left, right), left.uses | right.uses, from_input=driven)
+
+
+def _join(walk: Walk, plan, left: Rows, right: Rows) -> Rows:
+    how = plan.joinType().sql()
+    uses = left.uses | right.uses
+    both = Rows(plan, [*left.columns, *right.columns], (left, right), uses)
+    both.pairs = left.pairs | right.pairs if how in _INNER else {}
+    condition = plan.condition()
+    sides = (left, right)
+    matching = both
+    if condition.isDefined():
+        across = None if how in _INNER else sides
+        matching = walk.equated(condition.get(), both, across)
+    pairs = _full(condition, matching, *sides) if how == "FULL OUTER" else both.pairs
+    from_left = how in (*_INNER, "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
+    from_right = how in (*_INNER, "RIGHT OUTER")
+    passing = {column for column, _ in left.columns} if from_left else set()
+    passing |= {column for column, _ in right.columns} if from_right else set()
+    columns = [
+        (column, matching.origins(column) if column in passing else {}) for column in ids(plan)
+    ]
+    driven = {"FULL OUTER": left.from_input and right.from_input}
+    driven |= dict.fromkeys(_INNER, left.from_input or right.from_input)
+    one_side = left.from_input if from_left else right.from_input
+    rows = Rows(plan, columns, sides, uses, pairs, from_input=driven.get(how, one_side))
+    if condition.isDefined() and walk.outside_uses:
+        tied = walk.with_own_ties(walk.equated(condition.get(), both)).tied
+        # without a match, the row of the other side passes untied
+        passes = {"LEFT OUTER": left.uses, "LEFT ANTI": left.uses, "RIGHT OUTER": right.uses}
+        untied = uses if how == "FULL OUTER" else passes.get(how, {})
+        rows.tied = {number: tie for number, tie in tied.items() if number not in untied}
+    return rows
+
+
+def _full(condition, matching: Rows, *sides: Rows) -> dict[frozenset[int], Origins]:
+    """Returns the origins of `coalesce` of two columns, one of each side, that a full join compares."""
+    pairs = {}
+    of_side = [{column for column, _ in side.columns} for side in sides]
+    for one, other in equalities(condition.get()) if condition.isDefined() else ():
+        if is_column(one) and is_column(other) and across(one, other, of_side):
+            both = (id_of(one), id_of(other))
+            pairs[frozenset(both)] = matching.origins(both[0]) | matching.origins(both[1])
+    return pairs
+
+
+def _opaque(walk: Walk, plan, below: Rows) -> Rows:
+    """Returns the rows of a Python function over rows or groups, which is trusted to keep one column."""
+    seen = below
+    if plan.nodeName().startswith("FlatMapGroups"):
+        seen = walk.within(seq(plan.groupingAttributes()), below)
+    names = {id_of(a): a.name() for a in seq(below.plan.output())}
+    trusted: Origins = next((o for i, o in seen.columns if names.get(i) == walk.named), {})
+    output = seq(plan.output())
+    columns = [(id_of(a), trusted if a.name() == walk.named else {}) for a in output]
+    return replace(_over(plan, below, columns), pairs={})
+
+
+_OPERATORS: Mapping[str, Callable[..., Rows]] = {
+    "Aggregate": _aggregate,
+    "Deduplicate": _deduplicate,
+    "Expand": _expand,
+    "Filter": _filter,
+    "Join": _join,
+    "LateralJoin": _join,
+    "Project": _project,
+    "Union": _union,
+    "Window": _window,
+    **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), _compared),
+}

@@ -58,9 +58,7 @@ def _wrong_columns(
     required = {moment} if kind.keeps_event_time and not by_ingestion else set()
     required |= {WINDOW, *table.keys} if kind.is_windowed else set(table.keys)
     if missing := required - types.keys():
-        yield (
-            f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
-        )
+        yield f"{where}: the declaration names {', '.join(sorted(missing))}; the function must return it"
     if table.marker and types.get(table.marker) != "boolean":
         yield (
             f"{where}, marker={table.marker!r}: {types.get(table.marker, 'no such column')}; the function returns a BOOLEAN "
@@ -74,9 +72,7 @@ def _wrong_columns(
         )
     added = {INGESTION} if by_ingestion else set(versions.VALID) if kind.keeps_versions else set()
     if own := [name for name in rows.columns if name.lower() in added]:
-        yield (
-            f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
-        )
+        yield f"{where}: {', '.join(own)} is added by the library; leave it to it, or rename yours"
     if kind.is_report and WINDOW in types:
         yield (
             f"{where}: the library adds the column {WINDOW}, which is the partition, to a report; rename yours, or select "
@@ -85,7 +81,7 @@ def _wrong_columns(
     if kind.is_of_several_rows and ARRIVAL in types:
         yield f"{where}{_of_single_rows(table, kind)}"
     if unknown := [name for name in rows.columns if name.startswith("_") and name not in kept]:
-        yield (f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}")
+        yield f"{where}: a leading '_' marks technical columns; rename {', '.join(unknown)}"
 
 
 def _lost(kind: Kind, rows: DataFrame, lost: set[str]) -> str:

@@ -22,26 +22,14 @@ from lakehouse.transform.analysis.plan_tree import (
     unaliased,
 )
 
-GROUPS = {
-    "Window",
-    "FlatMapGroupsInArrow",
-    "FlatMapGroupsInPandas",
-    "FlatMapCoGroupsInArrow",
-    "FlatMapCoGroupsInPandas",
-}
-WHOLE = GROUPS | {
-    "Aggregate",
-    "Intersect",
-    "Except",
-    "Distinct",
-    "Deduplicate",
-    "GlobalLimit",
-    "LocalLimit",
-    "Offset",
-    "Tail",
-    "Sample",
-}
-
+_GROUPS_NAMES = """
+Window FlatMapGroupsInArrow FlatMapGroupsInPandas FlatMapCoGroupsInArrow FlatMapCoGroupsInPandas
+"""
+_WHOLE_NAMES = """
+Aggregate Intersect Except Distinct Deduplicate GlobalLimit LocalLimit Offset Tail Sample
+"""
+GROUPS = frozenset(_GROUPS_NAMES.split())
+WHOLE = GROUPS | frozenset(_WHOLE_NAMES.split())
 ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}
@@ -79,11 +67,8 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
     node = analyzed(rows)
     every = list(nodes(node))
     together = [n for n in every if joins_itself(n) or (n.nodeName() in WHOLE and reads(n))]
-    if (
-        [n.nodeName() for n in together] != ["Aggregate"]
-        or list(asks_itself(node))
-        or any(map(_has_distinct, every))
-    ):
+    is_one = [n.nodeName() for n in together] == ["Aggregate"]
+    if not is_one or list(asks_itself(node)) or any(map(_has_distinct, every)):
         return False
     output = dict(zip(rows.columns, ids(node), strict=True))
     shown = {output[key] for key in keys if key in output}
@@ -96,9 +81,8 @@ def is_one_aggregation(rows: DataFrame, keys: Sequence[str]) -> bool:
         node = node.children().apply(0)
     computed = [unaliased(e) for e in seq(node.aggregateExpressions()) if id_of(e) in shown]
     grouping = [unaliased(e) for e in seq(node.groupingExpressions())]
-    return all(
-        kind_of(by) == "Literal" or any(e.semanticEquals(by) for e in computed) for by in grouping
-    )
+    columns = [by for by in grouping if kind_of(by) != "Literal"]
+    return all(any(e.semanticEquals(by) for e in computed) for by in columns)
 
 
 def merging(rows: DataFrame, keys: Sequence[str]) -> Mapping[str, str] | None:
@@ -134,9 +118,8 @@ class _Aggregation:
 
     node: Any
     columns: Mapping[str, Any]  # their expressions
-    merged_by: Mapping[
-        str, str
-    ]  # column -> the SQL function that merges it from its parts; empty for a key
+    # column -> the SQL function that merges it from its parts; empty for a key
+    merged_by: Mapping[str, str]
 
 
 def _aggregation_by(keys: Sequence[str], rows: DataFrame) -> _Aggregation | None:
@@ -168,15 +151,14 @@ def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
     computed: dict[str, Any] = {}
     while node.nodeName() != "Aggregate":
         if node.nodeName() == "Project":
-            kept = [
-                expression for expression in seq(node.projectList()) if id_of(expression) in names
-            ]
-            inner = {names[id_of(expression)]: unaliased(expression) for expression in kept}
-            computed |= {name: each for name, each in inner.items() if kind_of(each) == "Literal"}
-            passed = {name: each for name, each in inner.items() if kind_of(each) != "Literal"}
+            chosen = [column for column in seq(node.projectList()) if id_of(column) in names]
+            inner = {names[id_of(column)]: unaliased(column) for column in chosen}
+            literals = {name: own for name, own in inner.items() if kind_of(own) == "Literal"}
+            computed |= literals
+            passed = {name: own for name, own in inner.items() if name not in literals}
             if not all(map(is_column, passed.values())):
                 return None
-            names = {id_of(each): name for name, each in passed.items()}
+            names = {id_of(own): name for name, own in passed.items()}
             if len(names) < len(passed):
                 return None
         elif node.nodeName() != "SubqueryAlias":
@@ -190,13 +172,13 @@ def _aggregated(rows: DataFrame) -> tuple[Any, dict[str, Any]] | None:
 
 def _is_row_by_row(node) -> bool:
     """Returns True if each row of the one input counts by itself."""
-    if list(map(_is_marked, seq(node.collectLeaves()))).count(True) != 1 or any(
-        kind in SUBQUERIES for n in nodes(node) for _, kind, _ in expressions_of(n)
-    ):
+    if any(kind in SUBQUERIES for n in nodes(node) for _, kind, _ in expressions_of(n)):
+        return False
+    if _marked_leaves(node) != 1:
         return False
     while seq(node.children()):
         name, below = node.nodeName(), seq(node.children())
-        reading = [any(map(_is_marked, seq(n.collectLeaves()))) for n in below]
+        reading = [_marked_leaves(side) > 0 for side in below]
         if name == "Join":
             if not of_one_side(node, reading):
                 return False
@@ -213,8 +195,9 @@ def of_one_side(join, reading: Sequence[bool]) -> bool:
     return how in (of_left if reading[0] else ("INNER", "CROSS", "RIGHT OUTER"))
 
 
-def _is_marked(leaf) -> bool:
-    return any(a.metadata().contains(INPUT) for a in seq(leaf.output()))
+def _marked_leaves(node) -> int:
+    leaves = [seq(leaf.output()) for leaf in seq(node.collectLeaves())]
+    return sum(any(a.metadata().contains(INPUT) for a in output) for output in leaves)
 
 
 def _merged_by(expression) -> str:
@@ -241,10 +224,11 @@ def needs_whole_windows(rows: DataFrame) -> bool:
     together = [n for n in every if n.nodeName() in WHOLE and reads(n)]
     if any(joins_itself(node) for node in every) or list(asks_itself(rows_plan)):
         return True
-    return [n.nodeName() for n in together] not in ([], ["Aggregate"]) or any(
-        not any(map(_is_span, seq(node.groupingExpressions()))) or _has_distinct(node)
-        for node in together
-    )
+    if [n.nodeName() for n in together] not in ([], ["Aggregate"]):
+        return True
+    # Spark knows no watermark of what is made of a span, such as a window
+    by_window = all(any(map(_is_span, seq(n.groupingExpressions()))) for n in together)
+    return not by_window or any(map(_has_distinct, together))
 
 
 def _has_distinct(node) -> bool:
@@ -254,7 +238,6 @@ def _has_distinct(node) -> bool:
 
 
 def _is_span(expression) -> bool:
-    """Returns True for a plain column of spans, such as a window: Spark knows no watermark of what is made of one."""
     return is_column(unaliased(expression)) and expression.dataType().catalogString() == SPAN
 
 
@@ -285,9 +268,6 @@ def asks_itself(plan) -> Iterator[Any]:
         if not any(map(reads, seq(node.subqueries()))):
             continue
         for expression, kind, _ in expressions_of(node):
-            if kind in _ASKING and reads(_query_of(expression).plan()):
+            query = expression.query() if kind == "InSubquery" else expression
+            if kind in _ASKING and reads(query.plan()):
                 yield expression
-
-
-def _query_of(subquery):
-    return subquery.query() if kind_of(subquery) == "InSubquery" else subquery

@@ -38,12 +38,9 @@ _Key = frozenset[int]
 def takes_places(expression) -> bool:
     """Returns True if a window expression depends on the places of rows, and not only on the values that order them."""
     kinds = {kind for _, kind, _ in within(expression)}
-    by_rows = any(
-        kind == "SpecifiedWindowFrame"
-        and part.frameType().sql() == "ROWS"
-        and not part.isUnbounded()  # all rows, as of an aggregate OVER (PARTITION BY ...)
-        for part, kind, _ in within(expression)
-    )
+    frames = (part for part, kind, _ in within(expression) if kind == "SpecifiedWindowFrame")
+    # unbounded: all rows, as of an aggregate OVER (PARTITION BY ...)
+    by_rows = any(f.frameType().sql() == "ROWS" and not f.isUnbounded() for f in frames)
     return bool(kinds & (_PLACES | ORDERED)) or ("AggregateExpression" in kinds and by_rows)
 
 
@@ -61,8 +58,8 @@ def equal_places(plan) -> Iterator[str]:
         if kind == "Window" and any(map(takes_places, seq(node.windowExpressions()))):
             by = [*seq(node.partitionSpec()), *(e.child() for e in seq(node.orderSpec()))]
             if not _decides(by, node.child()):
-                taking = filter(takes_places, seq(node.windowExpressions()))
-                yield from (f"expression={expression.sql()}" for expression in taking)
+                for expression in filter(takes_places, seq(node.windowExpressions())):
+                    yield f"expression={expression.sql()}"
         elif takes_any(node):
             if not _decides(seq(node.keys()), node.child()):
                 yield f"operators={kind}"
@@ -157,10 +154,10 @@ def _keys(rows) -> list[_Key]:
 
 def _renamed(keys: list[_Key], columns: list[Any]) -> Iterator[_Key]:
     places: dict[int, int] = {}
-    for each in columns:
-        own = unaliased(each)
+    for column in columns:
+        own = unaliased(column)
         if is_column(own):
-            places.setdefault(id_of(own), id_of(each))
+            places.setdefault(id_of(own), id_of(column))
     for key in keys:
         if key <= places.keys():
             yield frozenset(places[column] for column in key)

@@ -15,16 +15,12 @@ from lakehouse.transform.checks import quality
 
 
 def check(session: Session, table: Table) -> None:
-    """Raises DeclarationError if stream and batch may differ by the function or the expectations (`determinism`).
-
-    It compiles the expectations (`Plan.rules`), and raises its errors.
-    """
+    """Raises DeclarationError if stream and batch may differ by the function or the expectations, which are compiled."""
     step = plan.plan_of(session, table)
     rows = step.on_no_rows()
-    if step.table.kind.has_late_rows:
-        determinism.check(table, rows, row_preserving=step.table.kind.is_row_by_row)
-    elif step.table.kind.is_upserted or step.table.kind.is_report:
-        determinism.check_whole(table, rows)
+    kind = table.kind
+    if kind.has_late_rows or kind.is_upserted or kind.is_report:
+        determinism.check(table, rows)
     elif table.deterministic:
         clocks.check(f"table={table.name}", rows)
     rules = step.rules
@@ -40,7 +36,7 @@ def refusal(session: Session, table: Table) -> str:
     checks = (
         lambda: _check_targets(table, step.schema),
         lambda: check(session, table),
-        lambda: step.rules,  # compiles the expectations
+        lambda: step.rules,
     )
     remarks: list[str] = []
     failures: list[str] = []  # of Spark's: said last, for a remark is often their cause

@@ -4,7 +4,7 @@ Each row of a window table is made of rows of one window alone, and its column `
 computes several windows at once as it computes each of them, so the stream, which has them one by one, and batch agree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
@@ -15,27 +15,21 @@ from lakehouse.transform.analysis.plan_tree import analyzed, ids
 from lakehouse.transform.analysis.shapes import ROW_BY_ROW
 
 _ALL = "it is over all windows that are computed at once"
+_SAME_PLACE = "give both sides the window at the same place"
+_RANKED = "rank the rows of each, partitioned by window"
 _REMEDIES = {
     "Aggregate": "add window to its GROUP BY",
     "Deduplicate": "add window to its columns",
     "Distinct": "add window to its columns",
     "Union": "give each part the window at the same place",
-    **dict.fromkeys(
-        ("Except", "ExceptAll", "Intersect", "IntersectAll"),
-        "give both sides the window at the same place",
-    ),
-    **dict.fromkeys(
-        ("GlobalLimit", "Offset", "Tail", "Sample"), "rank the rows of each, partitioned by window"
-    ),
+    **dict.fromkeys(("Except", "ExceptAll", "Intersect", "IntersectAll"), _SAME_PLACE),
+    **dict.fromkeys(("GlobalLimit", "Offset", "Tail", "Sample"), _RANKED),
 }
 _OWN_TABLE = "do it in a row table before, or in a table that reads this one"
 
 
 def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str]]:
-    """Yields operators in a window table's plan that combine rows of several windows, each with the remedy.
-
-    With `one_end`, declared windows that start together are one.
-    """
+    """Yields operators that combine rows of several windows, with the remedy. With `one_end`, a start identifies a window."""
     result = Walk(one_end=one_end, named=WINDOW).rows(analyzed(rows))
     if not result.uses:
         yield (
@@ -43,23 +37,17 @@ def across_windows(rows: DataFrame, *, one_end: bool) -> Iterator[tuple[str, str
             "no row of its result is made of rows of a window; read the input of the windows",
         )
         return
+    shown = dict(zip(rows.columns, ids(result.plan), strict=True))
+    origins = result.origins(shown[WINDOW]) if WINDOW in shown else {}
     if lost := _losing(result):
         yield from map(_refusal, lost)
     elif not result.from_input:
         yield _without_rows(result)
-    elif not _shows_its_window(result, rows.columns):
+    elif any(origins.get(number) != WINDOW for number in result.uses):
         yield (
             f"columns={WINDOW}",
             "it is not the window of the rows that a row is made of; select window itself, as the library adds it",
         )
-
-
-def _shows_its_window(rows: Rows, columns: Sequence[str]) -> bool:
-    """Returns True if the column `window` is that of all rows of which a row is made."""
-    if WINDOW not in columns:
-        return False
-    origins = rows.origins(ids(rows.plan)[columns.index(WINDOW)])
-    return all(origins.get(number) == WINDOW for number in rows.uses)
 
 
 def _keeps_windows(rows: Rows) -> bool:

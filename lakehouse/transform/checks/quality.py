@@ -1,19 +1,26 @@
 """Expectations: as Columns inside the streaming plan, and as a suite over rows at rest.
 
 Both come from Great Expectations' own definitions, so a rule means the same row by row as it does
-over a partition. It is imported inside functions only: it takes seconds, and declaring a table must
-not cost that.
+over a partition. It is imported inside functions only: it takes three seconds of a core, and declaring a
+table must not cost that. A job needs one thing of it: the condition of each rule. That depends on the
+expectation, the columns and the versions alone, so it is compiled once in an environment and kept there
+as SQL. A rule that cannot be kept is compiled at each start.
 """
 
+import hashlib
+import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -21,9 +28,11 @@ from pyspark.sql.types import StructType
 from lakehouse.declare.columns import helper, quoted
 from lakehouse.declare.expectations import Expectation
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.checks import compiled_rules
 
 _DOMAIN = ("column", "column_A", "column_B", "column_list", "ignore_row_if")
+FOLDER = Path(sys.prefix) / "unified-lakehouse-rules"
+"""The folder of compiled rules. Like compiled Python, it belongs to one environment and is trusted as its packages are."""
+_SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.session.timeZone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ def row_rules(
     The others (row counts, means, uniqueness) need all rows: `validate` judges them, on closed
     partitions only. Raises DeclarationError for an unknown expectation, argument or column.
     """
-    cache = compiled_rules.Kept(spark, Path(__file__), schema.json(), expectations)
+    cache = _CompiledRules(spark, schema.json(), expectations)
     texts = cache.read()
     if texts is None:
         rows = spark.createDataFrame([], schema)
@@ -60,9 +69,7 @@ def row_rules(
         rows = rows.withColumnsRenamed(plain)
         renamed = [_with_names(expectation, plain) for expectation in expectations]
         rules = _rules(rows, renamed)
-        texts = [
-            None if rule is None else compiled_rules.sql_of(rule.broken, rows) for rule in rules
-        ]
+        texts = [None if rule is None else _sql_of(rule.broken, rows) for rule in rules]
         if [text is None for text in texts] != [rule is None for rule in rules]:
             if renamed != [*expectations]:
                 raise DeclarationError(
@@ -72,11 +79,8 @@ def row_rules(
             return [rule for rule in rules if rule]
         texts = [text and _with_dots(text, plain) for text in texts]
         cache.write(texts)
-    return [
-        RowRule(expectation, F.expr(text))
-        for expectation, text in zip(expectations, texts, strict=True)
-        if text is not None
-    ]
+    pairs = zip(expectations, texts, strict=True)
+    return [RowRule(expectation, F.expr(text)) for expectation, text in pairs if text is not None]
 
 
 def _plain_names(rows: DataFrame) -> dict[str, str]:
@@ -130,13 +134,13 @@ def _without_counting(ask: Callable[[list], dict], metric_fn_bundle: Iterable) -
     Great Expectations would run a Spark job to count them: 1.5 of the 1.6 s that a job's first rule took
     to compile.
     """
-    metrics = {metric.metric_configuration.id: metric for metric in metric_fn_bundle}
-    row_counts = {
-        i: 0
-        for i, metric in metrics.items()
-        if metric.metric_configuration.metric_name == "table.row_count"
-    }
-    others = [metric for i, metric in metrics.items() if i not in row_counts]
+    row_counts: dict = {}
+    others = []
+    for metric in metric_fn_bundle:
+        if metric.metric_configuration.metric_name == "table.row_count":
+            row_counts[metric.metric_configuration.id] = 0
+        else:
+            others.append(metric)
     return row_counts | (ask(others) if others else {})
 
 
@@ -159,9 +163,8 @@ def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[Suite
     rows = rows.withColumnsRenamed(plain)
     source = context.data_sources.add_spark("rows", persist=False)
     definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("rows")
-    suite = gx.ExpectationSuite(
-        "expectations", [_resolved(_with_names(e, plain)) for e in expectations]
-    )
+    resolved = [_resolved(_with_names(expectation, plain)) for expectation in expectations]
+    suite = gx.ExpectationSuite("expectations", resolved)
     result = definition.get_batch({"dataframe": rows}).validate(suite, result_format="SUMMARY")
     return [_summary(e, r) for e, r in zip(expectations, result.results, strict=True)]
 
@@ -170,12 +173,8 @@ def _summary(expectation: Expectation, result) -> SuiteResult:
     details = result.result or {}
     error = _messages(result.exception_info or {})
     seen = details.get("partial_unexpected_list") or details.get("observed_value", "")
-    return SuiteResult(
-        str(expectation),
-        bool(result.success),
-        int(details.get("unexpected_count") or 0),
-        f"{error or seen}",
-    )
+    unexpected = int(details.get("unexpected_count") or 0)
+    return SuiteResult(str(expectation), bool(result.success), unexpected, f"{error or seen}")
 
 
 def _messages(failure: Mapping) -> str:
@@ -247,10 +246,62 @@ def _condition(engine: Any, expectation: Expectation) -> Column | None:
     graph.build_metric_dependency_graph(metric_configuration=metric)
     resolved, aborted = graph.resolve(show_progress_bars=False)
     if aborted:
-        reasons = _messages(
-            {metric: failure["exception_info"] for metric, failure in aborted.items()}
-        )
+        failures = {metric: failure["exception_info"] for metric, failure in aborted.items()}
+        reasons = _messages(failures)
         raise DeclarationError(
             f"expectation={expectation}: it cannot be judged on this table: {reasons}"
         )
     return resolved[metric.id][0]
+
+
+class _CompiledRules:
+    """The file of one table's compiled rules, named by all that they depend on: also this code, and the columns as JSON."""
+
+    def __init__(
+        self, spark: SparkSession, schema: str, expectations: Sequence[Expectation]
+    ) -> None:
+        packages = [f"{name} {version(name)}" for name in ("great-expectations", "pyspark")]
+        settings = [f"{name}={spark.conf.get(name)}" for name in _SETTINGS]
+        code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+        self._key = [*packages, *settings, code, schema, *map(repr, expectations)]
+        name = hashlib.sha256(json.dumps(self._key).encode()).hexdigest()
+        self._path = FOLDER / f"{name[:32]}.json"
+
+    def read(self) -> list[str | None] | None:
+        """Returns the SQL of each rule, null for one that is not judged row by row; None if the file is missing or torn."""
+        try:
+            content = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(content, dict) and content.get("of") == self._key
+        return content["rules"] if whole else None
+
+    def write(self, rules: Sequence[str | None]) -> None:
+        beside = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            beside.write_text(json.dumps({"rules": rules, "of": self._key}))
+            beside.replace(self._path)
+        except OSError as err:
+            logging.getLogger(__name__).info(
+                "rules are compiled at each start, because they cannot be kept: %s", err
+            )
+
+
+def _sql_of(rule: Column, rows: DataFrame) -> str | None:
+    """Returns a rule over `rows` as SQL that Spark reads as the same rule; None if there is none, as for Python functions."""
+    compiled = _analysed(rule, rows)
+    expression = compiled.expressions().head().child()
+    jvm: Any = rows.sparkSession._jvm
+    if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()):
+        return None
+    text = expression.sql()
+    try:
+        again = _analysed(F.expr(text), rows)
+    except (AnalysisException, ParseException):
+        return None
+    return text if compiled.sameResult(again) else None
+
+
+def _analysed(rule: Column, rows: DataFrame) -> Any:
+    return rows.select(rule.alias("broken"))._jdf.queryExecution().analyzed()

@@ -53,9 +53,8 @@ def refused(rows: DataFrame, table: str, keys: Sequence[str]) -> DataFrame:
     key = F.to_json(F.struct(*map(quoted, keys)))
     checked = {}
     for name, beyond in _by_column(rows.schema):
-        text = F.concat(
-            F.lit(f"table={table}, row="), key, F.lit(f", column={name}: {RULE}; {REMEDY}")
-        )
+        rule = F.lit(f", column={name}: {RULE}; {REMEDY}")
+        text = F.concat(F.lit(f"table={table}, row="), key, rule)
         checked[name] = F.when(beyond, F.raise_error(text)).otherwise(F.col(quoted(name)))
     return rows.withColumns(checked) if checked else rows
 

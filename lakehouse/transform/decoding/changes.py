@@ -33,25 +33,16 @@ WIRE = f"{_PAYLOAD}, payload STRUCT<{_PAYLOAD}>, schema STRUCT<{_SCHEMA}>"
 """An envelope in JSON, inside of one with its schema or without."""
 FEED_WIRE = f"{TYPE} STRING, {VERSION} BIGINT"
 """The columns of each record of a Delta table's changes, besides the table's own."""
-_FEED_OPERATIONS = {
-    READ: "r",
-    "insert": "c",
-    "update_preimage": "b",
-    "update_postimage": "u",
-    "delete": "d",
-}
+_FEED_OPERATIONS = {READ: "r", "insert": "c", "delete": "d"}
+_FEED_OPERATIONS |= {"update_preimage": "b", "update_postimage": "u"}
 _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
 _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it
 _NOT_SENT = r'^([\[{]?"?__debezium_unavailable_value|X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==$)'
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _PLAIN = (*_WHOLE, T.BooleanType, T.FloatType, T.DoubleType, T.StringType)
-_OF_KIND = (
-    T.DecimalType,
-    T.DateType,
-    T.TimestampType,
-    T.BinaryType,
-)  # a text or number alone is none of these
+# a text or number alone is none of these
+_OF_KIND = (T.DecimalType, T.DateType, T.TimestampType, T.BinaryType)
 _READ = (*_PLAIN, *_OF_KIND)
 _MICROSECONDS = {  # of a unit of time, by the name of its type
     "io.debezium.time.MicroTimestamp": 1,
@@ -155,13 +146,11 @@ def rules(source: RecordSource, schema: T.StructType, key: Column) -> Rules:
     for number, field in enumerate(schema):
         name, text, value = field.name, _fact(f"text_{number}"), _fact(f"value_{number}")
         counts = F.lit(True) if name in source.keys else _fact("op") != "d"
+        wanted = F.lit(f" cannot be read as {field.dataType.simpleString()}")
         why = F.coalesce(
             F.when(text.rlike(_NOT_SENT), _LARGE),
             _unclear(source, field.name, field.dataType, number),
-            F.concat(
-                F.substring(text, 1, _SHOWN),
-                F.lit(f" cannot be read as {field.dataType.simpleString()}"),
-            ),
+            F.concat(F.substring(text, 1, _SHOWN), wanted),
         )
         unread = text.rlike(_NOT_SENT) | (text.isNotNull() & value.isNull())
         checks.append((counts & ~F.array_contains(fields, name), f"column {name}: not there"))
@@ -184,9 +173,9 @@ def position(log: Column) -> Column:
     """
     ended = F.get_json_object(log["sequence"], "$[0]").try_cast("bigint")
     numbers = F.regexp_extract(log["file"], r"\.(\d+)$", 1)
-    places = F.when(
-        log["lsn"].isNotNull(), _ordered(F.greatest(ended, log["lsn"]), log["lsn"])
-    ).when(numbers != "", _ordered(numbers, log["pos"], log["row"]))
+    by_lsn = _ordered(F.greatest(ended, log["lsn"]), log["lsn"])
+    by_file = _ordered(numbers, log["pos"], log["row"])
+    places = F.when(log["lsn"].isNotNull(), by_lsn).when(numbers != "", by_file)
     is_initial = log["snapshot"].isin(*_INITIAL)
     return F.concat(F.when(is_initial, WHOLE).otherwise(_CHANGED), places)
 
@@ -211,7 +200,7 @@ def _generated(facts: dict[str, Column]) -> Column:
 
 
 def _named(name: str) -> Callable[[Column], Column]:
-    return lambda each: each["field"] == name
+    return lambda entry: entry["field"] == name
 
 
 def _rules_of_message(source: RecordSource, key: Column) -> Rules:
@@ -285,9 +274,8 @@ def _read(declared: T.DataType, text: Column, kind: Column, token: Column) -> Co
     if isinstance(declared, T.ArrayType):
         return values.exact(declared, text, "json")
     if isinstance(declared, T.BooleanType):  # MySQL has numbers for it
-        return F.when(is_number, F.when(text.isin("0", "1"), text == "1")).when(
-            ~is_text, values.exact(declared, text)
-        )
+        of_number = F.when(text.isin("0", "1"), text == "1")
+        return F.when(is_number, of_number).when(~is_text, values.exact(declared, text))
     if isinstance(declared, T.FloatType | T.DoubleType):
         return F.when(is_number | text.isin(*_NAMED), values.exact(declared, text))
     return text
@@ -322,7 +310,7 @@ def _of_micros(counted: Column) -> Column:
 
 
 def _either(text: Column, kind: Column, is_number: Column) -> Column:
-    """Returns a condition that a text may be a decimal or the bytes of one: bytes have no point and no sign."""
+    """Returns the condition that a text may be a decimal or the bytes of one: bytes have no point and no sign."""
     return kind.isNull() & ~is_number & text.rlike(r"^([A-Za-z0-9+/=]{4})+$")
 
 

@@ -10,12 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from lakehouse.declare.columns import HEADERS, HEADERS_TYPE, PLACE, RECORD, helper, quoted
 from lakehouse.declare.inputs.changes import ADDED
@@ -32,6 +27,7 @@ from lakehouse.transform.decoding.schemas import (
     NO_SCHEMAS,
     Schemas,
     WriterSchema,
+    has_schemas_of_keys,
     is_framed,
     payload,
     refusals,
@@ -60,7 +56,7 @@ def topic_rows(
     begins: Mapping[str, int] | None,
     ends: Mapping,
 ) -> DataFrame:
-    """The topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
+    """Returns a topic's raw records from the offsets of its partitions, or the earliest, up to those of `ends` (by topic)."""
     end = ends[source.address]
     first = {p: (begins or {}).get(p, -2) for p in end}  # earliest
     options = spark_options(isolated(settings, source.isolation))
@@ -119,7 +115,7 @@ def decoded(
     """
     besides = beyond_raw([source]) if besides is None else besides
     present = tuple(name for name in besides if name in records.columns)
-    by_registry = source.of_registry or source.has_keys_of_registry
+    by_registry = source.of_registry or has_schemas_of_keys(source)
     writers = tuple(schemas.known.values()) if by_registry else ()
     parsed, *further = _decoding(source, writers, besides, present)
     rows = records.select(*parsed)
@@ -268,14 +264,12 @@ def _no_row(schema: StructType, why: Column) -> Column:
 
 def _fields(struct: Column, columns: StructType, declared: StructType) -> list[Column]:
     types = {f.name: f.dataType for f in columns}
-    return [
-        (
-            _as_declared(struct[f.name], types[f.name], f.dataType)
-            if f.name in types
-            else F.lit(None).cast(f.dataType)
-        ).alias(f.name)
-        for f in declared
-    ]
+    fields = []
+    for f in declared:
+        is_there = f.name in types
+        value = _as_declared(struct[f.name], types[f.name], f.dataType) if is_there else F.lit(None)
+        fields.append(value.cast(f.dataType).alias(f.name))
+    return fields
 
 
 def _as_declared(value: Column, data_type: DataType, declared: DataType) -> Column:
@@ -299,17 +293,12 @@ def _problem(
     columns: Mapping[str, Column],
     further: changes.Rules,
 ) -> Column:
-    """Returns the first reason why a record is not a row of the source; null if it is one.
-
-    `sent` has the declared columns of `schema`, and the others in each value.
-    """
+    """Returns why a record is no row of the source, else null. `sent` has the declared columns, and others of a value."""
     value = raw["value"]
     has_value = value.isNotNull() if source.key else F.lit(True)
+    is_empty = (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0)
     rules: list[tuple[Column, Column | str]] = [
-        (
-            (value.isNull() & F.lit(not source.key)) | (F.length(value) == 0),
-            "empty value (tombstone)",
-        ),
+        (is_empty, "empty value (tombstone)"),
         (F.length(value) > source.max_bytes, f"larger than max_bytes={source.max_bytes}"),
     ]
     if source.of_registry:
@@ -331,21 +320,12 @@ def _problem(
             for f in schema.fields
             if not f.nullable
         ]
-    problem = (
-        _undeclared(value, sent)
-        if source.unknown_fields == "quarantine" and not source.of_registry
-        else F.lit(None).cast("string")
-    )
+    problem = F.lit(None).cast("string")
+    if source.unknown_fields == "quarantine" and not source.of_registry:
+        names = F.json_object_keys(value.cast("string"))
+        others = F.array_sort(F.array_except(names, F.lit(sent.fieldNames())))
+        listed = F.concat(F.lit("fields not declared: "), F.array_join(others, ", "))
+        problem = F.when(F.size(others) > 0, listed)
     for broken, reason in reversed(rules):
         problem = F.when(broken, F.lit(reason)).otherwise(problem)
     return problem
-
-
-def _undeclared(value: Column, schema: StructType) -> Column:
-    """Returns the fields of the JSON object that the schema lacks, as text; null if there are none."""
-    fields = F.array_sort(
-        F.array_except(F.json_object_keys(value.cast("string")), F.lit(schema.fieldNames()))
-    )
-    return F.when(
-        F.size(fields) > 0, F.concat(F.lit("fields not declared: "), F.array_join(fields, ", "))
-    )

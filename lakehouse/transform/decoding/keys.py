@@ -152,12 +152,11 @@ def _of_protobuf(name: str, key: Column, writers: tuple[WriterSchema, ...]) -> C
     """Returns the text of a message's one field (`name`, if given), text or whole number, by the schema that a key names."""
     value = F.lit(None).cast("string")
     for writer in writers:
+        alone = {at: cols[0] for at, (_, cols) in writer.messages.items() if len(cols) == 1}
         single = {
-            at: columns[0]
-            for at, (_, columns) in writer.messages.items()
-            if len(columns) == 1
-            and isinstance(columns[0].dataType, _PROTOBUF)
-            and name in ("", columns[0].name)
+            at: column
+            for at, column in alone.items()
+            if isinstance(column.dataType, _PROTOBUF) and name in ("", column.name)
         }
         for field in dict.fromkeys(single.values()):
             others = {at: "another key" for at in writer.messages if single.get(at) != field}

@@ -113,9 +113,8 @@ class Reader:
             parts.append(part)
         columns = pa.concat_arrays(parts).take(pa.array(order, pa.int64())).flatten()
         why = [self.own + each if isinstance(each, str) else None for each in parsed]
-        return pa.StructArray.from_arrays(
-            [*columns, pa.array(why, pa.string())], fields=list(self.result)
-        )
+        columns.append(pa.array(why, pa.string()))
+        return pa.StructArray.from_arrays(columns, fields=list(self.result))
 
     def _message(self, payload: bytes) -> "Message | str":
         """Returns the message, or why there is none."""
@@ -196,12 +195,12 @@ def _as_far_as_they_are(
 def _struct(messages: Sequence[Any], kind: "Descriptor", wanted: pa.StructType) -> pa.Array:
     """Returns messages of one kind as structs."""
     fields = kind.fields_by_name
-    parts = [
-        _field(messages, fields[column.name], column.type)
-        if column.name in fields
-        else pa.nulls(len(messages), column.type)
-        for column in wanted
-    ]
+    parts = []
+    for column in wanted:
+        if column.name in fields:
+            parts.append(_field(messages, fields[column.name], column.type))
+        else:
+            parts.append(pa.nulls(len(messages), column.type))
     return pa.StructArray.from_arrays(parts, fields=list(wanted))
 
 

@@ -43,22 +43,18 @@ def judging(
         del named["topic"]  # it is the same for all rows
     if any(source.keys for source in step.sources.values()):
         named["reading"] = F.col(f"{RECORD}.reading").alias(f"{RECORD}_reading")
-    out_of_time = (
-        []
-        if step.by_ingestion
-        else lateness.out_of_time(
-            step.event_time, step.sources.values(), own["topic"], own["timestamp"]
-        )
-    )
+    out_of_time = []
+    if not step.by_ingestion:
+        place = (own["topic"], own["timestamp"])
+        out_of_time = lateness.out_of_time(step.event_time, step.sources.values(), *place)
     problem = F.col(f"{RECORD}.problem")
     rules = quality.first_broken(step.rules)
     reason = F.coalesce(problem, *out_of_time, years.reason(columns), rules)
     rest = [quoted(name) for name in columns.names if name != RECORD]
-    of_bad_rows = {
-        name: F.when(F.col(REASON).isNotNull(), F.col(f"{RECORD}_{name}"))
-        for name in ("key", "value", HEADERS)
-    }
-    record_columns = [
-        of_bad_rows.get(name, F.col(f"{RECORD}_{name}")).alias(f"{RECORD}_{name}") for name in named
-    ]
+    record_columns = []
+    for name in named:
+        column = F.col(f"{RECORD}_{name}")
+        if name in ("key", "value", HEADERS):  # kept of bad rows alone
+            column = F.when(F.col(REASON).isNotNull(), column)
+        record_columns.append(column.alias(f"{RECORD}_{name}"))
     return [*rest, *named.values(), reason.alias(REASON)], [*rest, *record_columns, REASON]

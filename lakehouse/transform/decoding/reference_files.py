@@ -24,9 +24,8 @@ def file_rows(spark: SparkSession, source: FileSource) -> DataFrame:
     if source.format == "csv":
         return _csv_rows(spark, source, schema)
     lines = spark.read.text(source.path).where(F.trim("value") != "")
-    rows = lines.select(
-        F.inline(F.array(values.record("json", schema, F.col("value").cast("binary"))))
-    )
+    record = values.record("json", schema, F.col("value").cast("binary"))
+    rows = lines.select(F.inline(F.array(record)))
     problem = F.concat(F.lit(f"files={source.path}: {values.NO_JSON}: "), F.col(values.CORRUPT))
     error = F.raise_error(F.concat(problem, F.lit(_CORRECT))).cast("boolean")
     # a reference must be whole, so reading a row with a problem fails
@@ -44,9 +43,8 @@ def _csv_rows(spark: SparkSession, source: FileSource, schema: StructType) -> Da
     rows = spark.read.format("csv").schema(texts).options(**options).load(source.path)
     columns = []
     for field in schema:
-        text = F.coalesce(
-            F.col(quoted(field.name)), F.lit("")
-        )  # Spark reads an empty field as null
+        # Spark reads an empty field as null
+        text = F.coalesce(F.col(quoted(field.name)), F.lit(""))
         text = F.when(~text.isin(*source.nulls), text) if source.nulls else text
         if isinstance(field.dataType, StringType | BinaryType):
             columns.append(text.cast(field.dataType))

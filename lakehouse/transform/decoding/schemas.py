@@ -35,12 +35,13 @@ from lakehouse.transform.decoding import protobuf, values
 
 DECODED = helper("decoded")  # a field that every decoded record has
 _TYPES = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}  # of a source's format
+# with their digits
 _WHOLE: dict[T.DataType, int] = {
     T.ByteType(): 3,
     T.ShortType(): 5,
     T.IntegerType(): 10,
     T.LongType(): 19,
-}  # with their digits
+}
 _WIDER: dict[T.DataType, tuple[T.DataType, ...]] = {  # no value changes
     T.ByteType(): (T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
     T.ShortType(): (T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
@@ -92,7 +93,7 @@ def of_records(
     ids = {
         number
         for name, source in topics.items()
-        for column, named in (("value", source.of_registry), ("key", source.has_keys_of_registry))
+        for column, named in (("value", source.of_registry), ("key", has_schemas_of_keys(source)))
         if named and name in records
         for number in ids_of(records[name], column)
     }
@@ -113,6 +114,11 @@ def of_records(
         {n: _read(session.spark, schema) for n, schema in by_id.items() if n not in unknown_ids},
         sorted(ids & unknown_ids),
     )
+
+
+def has_schemas_of_keys(source: RecordSource) -> bool:
+    """Returns True if keys are read by schemas of the registry."""
+    return source.reads_keys and source.key_format in ("avro", "protobuf")
 
 
 def check_registry(settings: Settings, table: Table, stored: Mapping[int, Schema]) -> None:
@@ -143,12 +149,8 @@ def payload(value: Column) -> Column:
 def ids_of(records: DataFrame | pa.Table, column: str = "value") -> set[int]:
     """Returns the ids in the values, or keys, of raw records; one that does not begin with an id has none."""
     if isinstance(records, DataFrame):
-        heads = (
-            records.where(is_framed(F.col(column)))
-            .select(F.substring(column, 1, HEAD))
-            .distinct()
-            .collect()
-        )
+        framed = records.where(is_framed(F.col(column)))
+        heads = framed.select(F.substring(column, 1, HEAD)).distinct().collect()
         return {int.from_bytes(row[0]) for row in heads}
     heads = pc.unique(pc.binary_slice(records[column].combine_chunks(), 0, HEAD)).to_pylist()
     return {int.from_bytes(head) for head in heads if head and len(head) == HEAD and head[0] == 0}
@@ -201,11 +203,11 @@ def refusals(
     writer: WriterSchema, source: RecordSource, declared: T.StructType
 ) -> dict[Indexes, str]:
     """Returns the messages of a schema of Protobuf that are no rows of the source, each with the reason."""
-    problems = {
-        at: (name, _differing(columns, source, declared))
-        for at, (name, columns) in writer.messages.items()
-    }
-    return {at: f"message {name}: {problem}" for at, (name, problem) in problems.items() if problem}
+    refused = {}
+    for at, (name, columns) in writer.messages.items():
+        if problem := _differing(columns, source, declared):
+            refused[at] = f"message {name}: {problem}"
+    return refused
 
 
 def _differing(written: T.StructType, source: RecordSource, declared: T.StructType) -> str:
@@ -217,15 +219,12 @@ def _differing(written: T.StructType, source: RecordSource, declared: T.StructTy
 
 
 def apart(written: T.DataType, declared: T.DataType, name: str = "") -> str:
-    """Returns why values of one type cannot be read as another without a change; empty if they can.
-
-    Fields of structs are found by name. A missing one is null.
-    """
+    """Returns why values of a type cannot be read as another, fields by name; empty if they can. A missing field is null."""
     if isinstance(written, T.StructType) and isinstance(declared, T.StructType):
         types = {f.name: f.dataType for f in written}
-        pairs = [
-            (types[f.name], f.dataType, _within(name, f.name)) for f in declared if f.name in types
-        ]
+        before = f"{name}." if name else ""
+        both = [f for f in declared if f.name in types]
+        pairs = [(types[f.name], f.dataType, f"{before}{f.name}") for f in both]
     elif isinstance(written, T.ArrayType) and isinstance(declared, T.ArrayType):
         pairs = [(written.elementType, declared.elementType, f"{name}[]")]
     elif isinstance(written, T.MapType) and isinstance(declared, T.MapType):
@@ -250,10 +249,6 @@ def is_wider(declared: T.DataType, written: T.DataType) -> bool:
             return written.scale <= declared.scale and written.precision - written.scale <= before
         return _WHOLE.get(written, before + 1) <= before
     return declared in _WIDER.get(written, ())
-
-
-def _within(name: str, field: str) -> str:
-    return f"{name}.{field}" if name else field
 
 
 @cache
@@ -283,10 +278,8 @@ def _as_avro(spark: SparkSession, schema: Schema) -> WriterSchema:
     decoded = {"name": DECODED, "type": "boolean", "default": True}
     reader = json.dumps({**parsed, "fields": [*parsed["fields"], decoded]})
     try:
-        none = F.lit(None).cast("binary")
-        rows = spark.range(0).select(
-            from_avro(none, schema.text, {"avroSchema": reader}).alias("value")
-        )
+        decoding = from_avro(F.lit(None).cast("binary"), schema.text, {"avroSchema": reader})
+        rows = spark.range(0).select(decoding.alias("value"))
     except (PySparkException, Py4JJavaError) as err:
         text = str(err.java_exception.getMessage() if isinstance(err, Py4JJavaError) else err)
         why = text.strip().splitlines()[0]

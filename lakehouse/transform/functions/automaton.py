@@ -55,15 +55,12 @@ class Automaton:
         complete: list[Partial] = []
         for match in longer:
             self._place(match, going, complete)
-        return going, self._in_order(complete)
+        return going, sorted(complete, key=order)
 
     def after(
         self, partials: Sequence[Partial], row: Row, number: int, outcomes: dict[Condition, bool]
     ) -> tuple[list[Partial], list[Partial]]:
-        """Returns the partial matches that go on after the next row, and those that are matches.
-
-        `outcomes` has the row's conditions that are the same for all partial matches.
-        """
+        """Returns partial matches that go on after a row, and matches. `outcomes` has conditions that are the same for all."""
         going: list[Partial] = []
         complete: list[Partial] = []
         for partial in partials:
@@ -74,11 +71,11 @@ class Automaton:
                 longer.append({**partial, "waits": waits})
             for match in longer:
                 self._place(match, going, complete)
-        return going, self._in_order(complete)
+        return going, sorted(complete, key=order)
 
     def at_the_end(self, partials: Sequence[Partial]) -> list[Partial]:
         """Returns the partial matches that are matches if no further row comes."""
-        return self._in_order([p for p in partials if self._end in p["waits"]])
+        return sorted((p for p in partials if self._end in p["waits"]), key=order)
 
     def rows(self, partial: Partial) -> dict[str, Row | tuple[Row, ...] | None]:
         """Returns the rows by the name of their step."""
@@ -97,7 +94,9 @@ class Automaton:
         longer: list[Partial] = []
         left: list[int] = []
         for n in partial["waits"]:
-            if self._absent and self._has_come(partial, n, row, outcomes):
+            steps = range(partial["step"] + 1, n + 1) if self._absent else ()
+            forbidden = [self._absent[m] for m in steps if m in self._absent]
+            if any(self._holds(condition, partial, row, outcomes) for condition in forbidden):
                 continue
             if n == self._end:
                 left.append(n)
@@ -117,33 +116,13 @@ class Automaton:
 
     def _place(self, partial: Partial, going: list[Partial], complete: list[Partial]) -> None:
         """Adds a partial match to those that are complete, those that go on, or both: a match may become longer."""
-        if self._is_certain(partial):
+        *others, last = partial["waits"] or (-1,)
+        is_at_end = last == self._end and last not in self._absent
+        if is_at_end and not any(self.steps[n].is_greedy for n in others):  # whatever comes
             complete.append(partial)
             partial = {**partial, "waits": partial["waits"][:-1]}
         if partial["waits"]:
             going.append(partial)
-
-    @staticmethod
-    def _in_order(complete: list[Partial]) -> list[Partial]:
-        return sorted(complete, key=order) if complete else complete
-
-    def _is_certain(self, partial: Partial) -> bool:
-        """Returns True if it is a match whatever comes."""
-        *others, last = partial["waits"] or (-1,)
-        return (
-            last == self._end
-            and last not in self._absent
-            and not any(self.steps[n].is_greedy for n in others)
-        )
-
-    def _has_come(
-        self, partial: Partial, n: int, row: Row, outcomes: dict[Condition, bool]
-    ) -> bool:
-        """Returns True if the row must not come before step n."""
-        between = (self._absent.get(m) for m in range(partial["step"] + 1, n + 1))
-        return any(
-            condition and self._holds(condition, partial, row, outcomes) for condition in between
-        )
 
     def _holds(
         self, condition: Condition, partial: Partial, row: Row, outcomes: dict[Condition, bool]

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from lakehouse.errors import DeclarationError
@@ -131,7 +131,8 @@ def check(steps: Sequence[Step]) -> None:
         raise DeclarationError(
             f"pattern={kinds}: after not_followed_by(...) comes followed_by(...), or nothing; say both conditions in one"
         )
-    if steps[0].is_optional and all(step.is_optional for step in _before_a_not(steps)):
+    before_a_not = takewhile(lambda step: step.kind != "not_followed_by", steps)
+    if all(step.is_optional for step in before_a_not):
         raise DeclarationError(
             f"pattern={kinds}: a match could begin with no row, for all steps up to its end or to not_followed_by(...) are "
             "optional(); leave it out of one"
@@ -145,11 +146,6 @@ def check(steps: Sequence[Step]) -> None:
         names += [step.name] if step.name else []
         _check_repetition(step)
         _check_conditions(step, names)
-
-
-def _before_a_not(steps: Sequence[Step]) -> list[Step]:
-    kinds = [*(step.kind for step in steps), "not_followed_by"]
-    return list(steps[: kinds.index("not_followed_by")])
 
 
 def _check_repetition(step: Step) -> None:

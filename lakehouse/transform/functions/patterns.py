@@ -56,11 +56,6 @@ class _Beginning(TypedDict):
     matched: bool
 
 
-def _longest_first(partial: Partial) -> tuple[int, ...]:
-    count, *others = order(partial)
-    return -count, *others
-
-
 class Pattern(KeyedProcess):
     """Steps that follow each other `within` a time after the first row.
 
@@ -139,7 +134,7 @@ class Pattern(KeyedProcess):
         for b in over:
             yield from self._matches(state, b, self._automaton.at_the_end(b["partials"]), at)
             if self.timed_out and not b["matched"] and not self._is_skipped(state, b, at):
-                longest = min(b["partials"], key=_longest_first)
+                longest = min(b["partials"], key=lambda p: (-order(p)[0], *order(p)[1:]))
                 yield self.timed_out(**self._automaton.rows(longest))
 
     def _matches(

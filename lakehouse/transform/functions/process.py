@@ -32,8 +32,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType, TimestampType
 
-from lakehouse.declare import calling
 from lakehouse.declare.columns import ARRIVAL, ARRIVAL_TYPE, REACH
+from lakehouse.declare.table import current_call
 from lakehouse.errors import DeclarationError
 from lakehouse.transform import arrival_fields
 from lakehouse.transform.decoding.values import of_ddl
@@ -89,7 +89,7 @@ def process(
     :raises DeclarationError: if an output has no event time, if not exactly one of `within` and `ttl=` is
         given, if the function needs a longer memory, or if a column of the key is a struct, an array or a map.
     """
-    call = calling.current()
+    call = current_call()
     ttl = call.table.state_ttl if call else timedelta(0)
     if call:
         call.processes += 1
@@ -122,10 +122,7 @@ def process(
 
 
 def main_output(rows: DataFrame) -> DataFrame:
-    """Returns the rows without a tag of a table whose process function has side outputs.
-
-    :param rows: of that table.
-    """
+    """Returns the rows without a tag of a table whose process function has side outputs."""
     return _of(rows, MAIN)
 
 
@@ -136,7 +133,6 @@ def side_output(rows: DataFrame, tag: OutputTag) -> DataFrame:
         def refused(checked_visits: DataFrame) -> DataFrame:
             return side_output(checked_visits, REFUSED)
 
-    :param rows: of that table.
     :param tag: one of the function's `side_outputs`.
     :raises DeclarationError: if the table has no such rows.
     """

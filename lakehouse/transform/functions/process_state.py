@@ -1,15 +1,17 @@
-"""Process functions, and the life of one key: rows in the order of event time, timers between them."""
+"""Process functions, and the life of one key: rows in the order of event time, timers between them, its state as text."""
 
-from collections.abc import Iterable, Iterator
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
 from lakehouse.declare.columns import ARRIVAL, PLACE, SOURCE_ORDER
 from lakehouse.errors import DeclarationError
-from lakehouse.transform.functions import plain_values
 
 _INSTANT = timedelta(microseconds=1)
 LAST, NEXT, LIFE = "_last", "_next", "_life"  # of a kept state, beside the key
@@ -35,11 +37,8 @@ class Timers:
 
     def due(self, until: datetime, before: datetime | None = None) -> datetime | None:
         """Removes and returns the earliest instant, if it is not later than `until`, and earlier than `before`; else None."""
-        if (
-            not self._instants
-            or self._instants[0] > until
-            or (before and self._instants[0] >= before)
-        ):
+        first = self._instants[0] if self._instants else None
+        if first is None or first > until or (before and first >= before):
             return None
         return heappop(self._instants)
 
@@ -134,12 +133,12 @@ class Life:
     def kept(self) -> Row:
         """Returns the columns of a kept state other than the key."""
         timers = self.timers.to_come()
-        text = plain_values.written([self.state, timers, self.arrival])
+        text = to_text([self.state, timers, self.arrival])
         return {LAST: self.last, NEXT: timers[0] if timers else None, LIFE: text}
 
     @classmethod
     def of(cls, kept: Row) -> "Life":
-        state, timers, arrival = plain_values.read(kept[LIFE])
+        state, timers, arrival = from_text(kept[LIFE])
         return cls(state, Timers(timers), kept[LAST], arrival)
 
 
@@ -163,10 +162,7 @@ def outputs(
 def lived(
     rules: Rules, life: Life, rows: Iterable[Row], before: datetime | None = None
 ) -> Iterator[Row]:
-    """Yields the output of the next rows of a key, and of its timers (only those `before` an instant, if given).
-
-    The row of a timer has the arrival of the row before it, so it is never late.
-    """
+    """Yields the output of the next rows of a key, and of its timers (`before` an instant), as of the arrival before."""
     at = rules.at
     for row in rows:
         yield from _fired(rules, life, row[at])
@@ -225,3 +221,104 @@ def in_order(rows: Iterable[Row], at: str) -> list[Row]:
         first, *others = same
         ordered += sorted([first, *others], key=repr) if others else [first]
     return ordered
+
+
+# A state is kept as text from which it comes back exactly, so that a key goes on as if its state had never left memory.
+# Values that JSON lacks are objects with their kind under "$". A list or dict that is in a state twice becomes one
+# again: the second time it is written as a reference to the first, by number.
+_KIND, _VALUE = "$", "v"
+_AS_THEY_ARE = (type(None), bool, int, float, str)
+_TEXTS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bytes: (lambda value: b64encode(value).decode(), b64decode),
+    date: (date.isoformat, date.fromisoformat),
+    Decimal: (str, Decimal),
+    timedelta: (lambda value: value // _INSTANT, lambda number: number * _INSTANT),
+}
+_BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
+
+
+def to_text(value: Any) -> str:
+    """Returns a state as text. Raises DeclarationError for a value that would not come back as it was."""
+    return json.dumps(_Writer().plain(value), separators=(",", ":"))
+
+
+def from_text(text: str) -> Any:
+    """Returns the state that `to_text` was given."""
+    return _Reader().value(json.loads(text))
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}  # of lists and dicts, by identity, in the order of visit
+
+    def plain(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _AS_THEY_ARE:
+            return value
+        if kind in (list, dict):
+            if id(value) in self._numbers:
+                return _tagged("same", self._numbers[id(value)])
+            self._numbers[id(value)] = len(self._numbers)
+            return [self.plain(item) for item in value] if kind is list else self._dict(value)
+        if kind is tuple:
+            return _tagged("tuple", [self.plain(item) for item in value])
+        if kind is datetime:
+            return _tagged("datetime", _instant(value))
+        if kind in _TEXTS:
+            return _tagged(kind.__name__, _TEXTS[kind][0](value))
+        raise DeclarationError(
+            f"state, value={value!r}: a lasting state holds None, bool, int, float, str, bytes, Decimal, date, datetime, "
+            f"timedelta, and lists, tuples and dicts of these, not {kind.__name__}; keep it as one of them"
+        )
+
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        if all(type(key) is str for key in value) and _KIND not in value:
+            return {key: self.plain(item) for key, item in value.items()}
+        return _tagged("dict", [[self.plain(key), self.plain(item)] for key, item in value.items()])
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def value(self, plain: Any) -> Any:
+        if type(plain) is list:
+            return self._list(plain)
+        if type(plain) is not dict:
+            return plain
+        if _KIND not in plain:
+            return self._dict(plain.items())
+        kind, value = plain[_KIND], plain[_VALUE]
+        if kind == "same":
+            return self._seen[value]
+        if kind == "tuple":
+            return tuple(self.value(item) for item in value)
+        if kind == "dict":
+            return self._dict(value)
+        return datetime.fromisoformat(value) if kind == "datetime" else _BY_NAME[kind](value)
+
+    def _list(self, plain: Iterable[Any]) -> list[Any]:
+        values: list[Any] = []
+        self._seen.append(values)
+        values.extend(self.value(item) for item in plain)
+        return values
+
+    def _dict(self, plain: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        entries: dict[Any, Any] = {}
+        self._seen.append(entries)
+        for key, item in plain:
+            name = self.value(key)
+            entries[name] = self.value(item)
+        return entries
+
+
+def _tagged(kind: str, value: Any) -> dict[str, Any]:
+    return {_KIND: kind, _VALUE: value}
+
+
+def _instant(value: datetime) -> str:
+    if value.utcoffset() != timedelta(0):
+        raise DeclarationError(
+            f"state, value={value!r}: an instant that is kept is aware and in UTC, as those of the rows; use astimezone(UTC)"
+        )
+    return value.astimezone(UTC).isoformat()

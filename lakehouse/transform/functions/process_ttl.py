@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StringType, StructType, TimestampType
 
 from lakehouse.declare.columns import quoted
 from lakehouse.transform.functions.process_state import (
@@ -81,15 +81,9 @@ def arrow(rows: list[Row], schema: StructType) -> "pa.Table":
 def lasting(rows: DataFrame, by: Sequence[str], rules: Rules, output: StructType) -> DataFrame:
     """Returns the output of the function over the run under way (`over`), or over all rows outside one."""
     run = _RUN.get() or Run()
-    kept = StructType(
-        [
-            *(rows.schema[name] for name in by),
-            StructField(LAST, TimestampType()),
-            StructField(NEXT, TimestampType()),
-            StructField(LIFE, StringType()),
-        ]
-    )
-    schema = StructType([StructField(_MADE, output), StructField(_KEPT, kept)])
+    kept = StructType([rows.schema[name] for name in by])
+    kept = kept.add(LAST, TimestampType()).add(NEXT, TimestampType()).add(LIFE, StringType())
+    schema = StructType().add(_MADE, output).add(_KEPT, kept)
     keep_at, end = run.keep_at, run.end  # the functions below go to other processes
 
     def begun(group: "pa.Table") -> "pa.Table":
@@ -143,9 +137,8 @@ def _parted(
 ) -> tuple[DataFrame, DataFrame]:
     """Returns the states of keys with a row or a timer before the end, and the others, which stay unchanged."""
     keys = rows.select(*(F.col(quoted(name)).alias(f"_key_{name}") for name in by)).distinct()
-    same = reduce(
-        and_, (kept[quoted(name)].eqNullSafe(F.col(quoted(f"_key_{name}"))) for name in by)
-    )
+    pairs = (kept[quoted(name)].eqNullSafe(F.col(quoted(f"_key_{name}"))) for name in by)
+    same = reduce(and_, pairs)
     states = kept.join(keys.withColumn("_has_row", F.lit(True)), same, "left")
     due = F.col(NEXT) < F.lit(end) if end else F.col(NEXT).isNotNull()
     touched = F.col("_has_row").isNotNull() | F.coalesce(due, F.lit(False))
