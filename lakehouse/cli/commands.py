@@ -3,8 +3,9 @@
 Only `late` and `state` need a JVM.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -156,6 +157,10 @@ def query(
             help="Read tables as they were then; a version, if it is one table",
         ),
     ] = "",
+    file_format: Annotated[
+        Literal["csv", "parquet"] | None,
+        typer.Option("--format", help="Write a file of that format to standard output"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Query all tables in SQL.
@@ -167,11 +172,19 @@ def query(
     from lakehouse.cli import query as engine
 
     lakehouse = opening.lakehouse()
+    made: Callable = engine.as_arrow if file_format == "parquet" else engine.as_answer
     if spark or engine.named(sql, engine.late_views(lakehouse.catalog)):
-        answer = _in_spark(lakehouse, sql, limit, as_of)
+        result = _in_spark(lakehouse, sql, limit, as_of, made)
     else:
-        answer = engine.run(lakehouse, sql, limit or None, as_of)
-    _print(answer, as_json)
+        result = engine.select(lakehouse, sql, limit or None, as_of, made)
+    if file_format == "parquet":
+        console.write_parquet(result.slice(0, limit or len(result)))
+        _note_more(bool(limit) and len(result) > limit, limit)
+    elif file_format == "csv":
+        console.write_csv(result.columns, result.rows)
+        _note_more(result.more, limit)
+    else:
+        _print(result, as_json)
 
 
 def get(
@@ -322,11 +335,13 @@ def state(
     _print(answer, as_json)
 
 
-def _in_spark(lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "") -> "Answer":
+def _in_spark(
+    lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "", made: Callable | None = None
+) -> Any:
     from lakehouse.cli import query as engine
 
     with opening.session(lakehouse, "query") as session, console.working("running the query"):
-        return engine.run_in_spark(session, sql, limit or None, as_of)
+        return engine.select_in_spark(session, sql, limit or None, as_of, made or engine.as_answer)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:
@@ -334,8 +349,12 @@ def _print(answer: "Answer", as_json: bool) -> None:
         console.print_json(answer.records())
     else:
         console.print_rows(answer.columns, ([_cut(value) for value in row] for row in answer.rows))
-    if answer.more:
-        console.print_note(f"the first {len(answer.rows)} rows; --limit 0 shows all")
+    _note_more(answer.more, len(answer.rows))
+
+
+def _note_more(more: bool, limit: int) -> None:
+    if more:
+        console.print_note(f"the first {limit} rows; --limit 0 shows all")
 
 
 def _cut(value: object) -> object:

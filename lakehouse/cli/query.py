@@ -4,12 +4,12 @@ Spark runs a query if a view needs it.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from lakehouse import ranges
 from lakehouse.declare.catalog import Catalog
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from lakehouse.storage.session import Session
+
+T = TypeVar("T")
+# of the query, its batches, the number of rows asked for, and the names of the tables
+Made = Callable[[str, "pyarrow.RecordBatchReader", int | None, Iterable[str]], T]
 
 _COMMITS = "_commits"
 _BESIDE = "__beside"
@@ -90,6 +94,11 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     `as_of`: a version, or an instant at which all tables are read as they were then. Raises
     QueryError, UnknownTable, RangeError.
     """
+    return select(lakehouse, sql, limit, as_of, as_answer)
+
+
+def select(lakehouse: Lakehouse, sql: str, limit: int | None, as_of: str, made: Made[T]) -> T:
+    """Returns what `made` makes of the rows: `as_answer` or `as_arrow`. Raises as `run`."""
     sql = _select(sql)
     if named(sql, [_COMMITS]):
         log_tables.refresh(lakehouse.settings, lakehouse.catalog)
@@ -97,10 +106,10 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     read = {name: paths[name] for name in named(sql, paths)}
     versions = _versions(read, as_of)
     try:
-        given = _answer(delta_tables.select(sql, read, versions), limit, read)
-        if not given.columns:  # SELECT INTO makes a table of the engine's own, and returns nothing
+        reader = delta_tables.select(sql, read, versions)
+        if not reader.schema.names:  # SELECT INTO makes a table of the engine's own
             raise QueryError(f"sql={sql!r}: one SELECT that gives columns; write it without INTO")
-        return _of_users(sql, given)
+        return made(sql, reader, limit, read)
     except QueryError:
         raise
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
@@ -137,6 +146,13 @@ def read(table: str, as_of: str = "", *, settings: Settings | None = None) -> "p
 
 def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
     """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
+    return select_in_spark(session, sql, limit, as_of, as_answer)
+
+
+def select_in_spark(
+    session: "Session", sql: str, limit: int | None, as_of: str, made: Made[T]
+) -> T:
+    """Returns what `made` makes of the rows: `as_answer` or `as_arrow`."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
@@ -174,7 +190,7 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
         query_rules.check_analysed(sql, rows)
-        return _of_users(sql, answer(rows, limit, [*read, *late]))
+        return made(sql, _first_rows(rows, limit), limit, [*read, *late])
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             missing = (err.getMessageParameters() or {})["relationName"].strip("`")
@@ -217,17 +233,17 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
 
 def answer(rows: "DataFrame", limit: int | None = None, tables: Iterable[str] = ()) -> Answer:
     """Returns the first `limit` rows of a DataFrame, which reads these tables. Raises QueryError."""
-    chosen = rows if limit is None else rows.limit(limit + 1)
-    return _answer(chosen.toArrow().to_reader(), limit, tables)
+    return as_answer("", _first_rows(rows, limit), limit, tables)
 
 
-def _of_users(sql: str, answer: Answer) -> Answer:
-    """Returns the answer without the columns of the library that only a `*` has brought, except for a side table (`__`)."""
-    if "*" not in sql or "__" in sql:
-        return answer
-    names = tuple(n for n in answer.columns if not n.startswith("_") or named(sql, [n]))
-    places = [answer.columns.index(name) for name in names]
-    return Answer(names, [tuple(row[n] for n in places) for row in answer.rows], answer.more)
+def _first_rows(rows: "DataFrame", limit: int | None) -> "pyarrow.RecordBatchReader":
+    return (rows if limit is None else rows.limit(limit + 1)).toArrow().to_reader()
+
+
+def _of_users(sql: str, names: Sequence[str]) -> list[int]:
+    """Returns the places of the columns, without those of the library that only a `*` has brought, except for a side table."""
+    every = "*" not in sql or "__" in sql
+    return [n for n, name in enumerate(names) if every or name[:1] != "_" or named(sql, [name])]
 
 
 def _select(sql: str) -> str:
@@ -243,14 +259,33 @@ def _select(sql: str) -> str:
     return bare
 
 
-def _answer(reader, limit: int | None, tables: Iterable[str]) -> Answer:
+def as_answer(sql: str, reader, limit: int | None, tables: Iterable[str]) -> Answer:
+    """Returns the first `limit` rows of the batches that a query gives, as Python has their values."""
+    names = _headings(reader.schema.names)
+    chosen = _of_users(sql, names)
     rows: list[tuple] = []
     for batch in reader:
         if limit is not None and len(rows) > limit:
             break
-        rows += zip(*_values(batch, tables, len(rows)), strict=True)
+        values = _values(batch, tables, len(rows))
+        rows += zip(*(values[place] for place in chosen), strict=True)
     cut = len(rows) if limit is None else limit
-    return Answer(_headings(reader.schema.names), rows[:cut], len(rows) > cut)
+    return Answer(tuple(names[place] for place in chosen), rows[:cut], len(rows) > cut)
+
+
+def as_arrow(sql: str, reader, limit: int | None, _: Iterable[str]) -> "pyarrow.Table":
+    """Returns the first rows of the batches that a query gives, one more than `limit` if there are more."""
+    import pyarrow as pa
+
+    batches: list[pa.RecordBatch] = []
+    for batch in reader:
+        if limit is not None and sum(map(len, batches)) > limit:
+            break
+        batches.append(pa.record_batch(batch))
+    rows = pa.Table.from_batches(batches, pa.schema(reader.schema))
+    names = _headings(rows.column_names)
+    chosen = rows.rename_columns(names).select(_of_users(sql, names))
+    return chosen if limit is None else chosen.slice(0, limit + 1)
 
 
 def _values(batch, tables: Iterable[str], before: int) -> list[list]:

@@ -1,15 +1,19 @@
 """`lakehouse.read`: the rows of a table as Arrow, now or as they were, without a JVM."""
 
 from dataclasses import replace
+from decimal import Decimal
+from io import BytesIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import lakehouse
 from benchmarks.command_cpu import START, filled
-from lakehouse.errors import QueryError, UnknownTable
-from lakehouse.settings import Settings, from_environment
+from lakehouse.cli import commands, console
+from lakehouse.errors import QueryError, RangeError, UnknownTable
+from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.delta import delta_log, table_creation
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import load
@@ -70,3 +74,46 @@ def test_another_name_is_refused_with_the_nearest(settings):
         lakehouse.read("row_1", settings=settings)
     with pytest.raises(UnknownTable, match="nothing has been written to the table yet"):
         lakehouse.read("rows_1__quarantine", settings=settings)
+
+
+@pytest.fixture
+def query(settings, monkeypatch, capfdbinary):
+    """Returns what a query writes to standard output and standard error."""
+    for name, value in to_environment(settings).items():
+        monkeypatch.setenv(name, value)
+
+    def written(sql: str, **options) -> tuple[bytes, str]:
+        commands.query(sql, **options)
+        out, err = capfdbinary.readouterr()
+        return out, err.decode()
+
+    return written
+
+
+def test_a_query_is_a_parquet_file_with_its_types(query):
+    out, err = query("SELECT * FROM rows_1 ORDER BY id", limit=3, file_format="parquet")
+    rows = pq.read_table(BytesIO(out))
+    assert rows.schema.types == [pa.int64(), pa.timestamp("us", "UTC")]
+    assert rows["id"].to_pylist() == [0, 1, 2] and rows["at"][0].as_py() == START
+    assert "the first 3 rows; --limit 0 shows all" in err
+
+
+def test_a_query_is_a_csv_file_with_instants_as_text(query):
+    sql = "SELECT id, at, CAST(NULL AS INT) AS none, 'a,\"b' AS text FROM rows_1 ORDER BY id"
+    out, err = query(sql, limit=0, file_format="csv")
+    header, first, *others = out.decode().split("\r\n")
+    assert header == "id,at,none,text" and first == '0,2026-01-01T00:00:00Z,,"a,""b"'
+    assert len(others) == 4 and not err
+
+
+def test_nested_values_of_a_csv_file_are_json(capsys):
+    console.write_csv(["n", "d", "b"], [({"at": START, "k": [1]}, Decimal("1.50"), True)])
+    assert capsys.readouterr().out.splitlines()[1] == (
+        '"{""at"": ""2026-01-01T00:00:00Z"", ""k"": [1]}",1.50,true'
+    )
+
+
+def test_a_parquet_file_is_not_written_to_a_terminal(query, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(RangeError, match=r"`> rows.parquet`"):
+        query("SELECT * FROM rows_1", limit=1, file_format="parquet")
