@@ -14,6 +14,7 @@ PAGES = (
     "how-to/change-a-pipeline",
     "how-to/change-data",
     "how-to/folders",
+    "how-to/from-dbt",
     "how-to/joins",
     "concepts/late-data",
     "how-to/lookups",
