@@ -211,14 +211,13 @@ def _field(value: object) -> object:
 
 def write_parquet(rows: "pyarrow.Table") -> None:
     """Writes rows to standard output, as a file with the types that they have."""
-    import pyarrow.parquet as pq
+    from lakehouse.storage.delta import delta_tables
 
     if sys.stdout.isatty():
         raise RangeError(
             "format=parquet: a file is bytes, which a terminal cannot show; write it to a file: `> rows.parquet`"
         )
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as output:
-        pq.write_table(rows, output)
+    delta_tables.write_parquet(rows, sys.stdout.buffer)
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:

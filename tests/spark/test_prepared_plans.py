@@ -1,8 +1,6 @@
 """Plans that are made once give what Spark gives for a new plan, or are refused with the reason."""
 
-import json
-import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,11 +9,10 @@ from pyspark.sql import DataFrame, Observation, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from lakehouse.ranges import EPOCH
 from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan
 from lakehouse.transform import observing
+from support.drawn_rows import COLUMNS, rows
 
-COLUMNS = "k STRING, v BIGINT, at TIMESTAMP, price DECIMAL(12,2), body STRING, tags ARRAY<STRING>"
 SIZES = (50, 0, 1, 300)
 
 
@@ -24,21 +21,6 @@ def names(spark) -> DataFrame:
     return spark.createDataFrame(
         [(f"k{n}", f"n{n}") for n in range(20)], "k STRING, name STRING"
     ).persist()
-
-
-def rows(columns: pa.Schema, count: int, seed: int) -> pa.Table:
-    choose = random.Random(seed)
-    many = range(count)
-    values = {
-        "k": [None if choose.random() < 0.05 else f"k{choose.randrange(25)}" for _ in many],
-        "v": [choose.randrange(1000) for _ in many],
-        "at": [EPOCH + timedelta(microseconds=choose.randrange(-(10**16), 10**16)) for _ in many],
-        "price": [None if choose.random() < 0.05 else choose.randrange(10**6) / 4 for _ in many],
-        "body": [choose.choice(["", "{", json.dumps({"a": f"a{n}", "b": n})]) for n in many],
-        "tags": [[f"t{n}" for n in range(choose.randrange(4))] for _ in many],
-    }
-    arrays = {name: pa.array(each) for name, each in values.items()}
-    return pa.table({name: arrays[name].cast(columns.field(name).type) for name in columns.names})
 
 
 def by_k():

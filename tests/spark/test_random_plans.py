@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from lakehouse.runtime.prepared_plans import NotPreparedError, PreparedPlan
-from spark.test_prepared_plans import COLUMNS, rows
+from support.drawn_rows import COLUMNS, rows
 
 PLANS = 48  # as many as there are expressions, or more: each begins with another one
 SIZES = (60, 0, 1)

@@ -49,6 +49,7 @@ followed_balances  a table that is published, and a target that follows it throu
 published        tables that are published, and versions of them written without Spark
 sinks            the sink of a page as a module, and sinks that are wrong
 own_sources      the sources of a page as a module, one that a test fills, and classes that break the contract
+drawn_rows       rows that are drawn at random, by which plans are compared
 dying            sinks that die at a point
 redis            a server of Redis
 opensearch       a server of OpenSearch

@@ -95,7 +95,7 @@ class Folder:
         """Returns the content of a file. Raises SinkError if it is missing or damaged."""
         content, fault = self.load(entry)
         if fault:
-            raise base.unsound(self.target, f"{self.path / entry['path']} is a {fault}")
+            raise base.unsound(self.target, f"{within(self.path, entry['path'])} is a {fault}")
         return content
 
     def names(self) -> set[str]:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakehouse.storage.delta import delta_log
 
 if TYPE_CHECKING:
+    import pyarrow
     import pyarrow.dataset
     from deltalake import DeltaTable
 
@@ -24,6 +25,13 @@ def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
     import pyarrow.dataset as ds
 
     return ds.dataset([str(file) for file in files], format="parquet")
+
+
+def write_parquet(rows: "pyarrow.Table", output: BinaryIO) -> None:
+    """Writes rows as a Parquet file."""
+    import pyarrow.parquet as pq
+
+    pq.write_table(rows, output)
 
 
 def select(sql: str, tables: Mapping[str, Path], versions: Mapping[str, int]):
