@@ -182,7 +182,9 @@ def test_a_file_that_is_gone_or_changed_is_seen_and_drawn_again(computed):
     found = reconciliation.reconcile_parts(stage.session, of(stage))
     assert [c.verdict for c in found] == ["DIFFERENT", "EQUAL", "DIFFERENT"]
     assert all(c.cause.startswith(diagnosis.REPORT) for c in (found[0], found[2]))
-    assert list(coverage.lost(stage.session.settings, of(stage))) == [KEYS[0]]
+    assert [lost.partition for lost in coverage.coverage(stage.session, of(stage)).lost] == [
+        KEYS[0]
+    ]
     assert [each.verdict for each in repair.run(stage.session, "best_shops")] == ["EQUAL", "EQUAL"]
     assert changed.read_text() == "from 00:00" and gone.exists()
 

@@ -474,7 +474,7 @@ def test_a_metric_that_is_no_column_of_numbers_is_named(settings):
     loaded = catalog.load(settings)
     for column, said in (
         ("median_c", "it has no such column; one of"),
-        ("sensor_id", "a metric is a number"),
+        ("sensor_id", "str is no number; name a column of numbers"),
     ):
         averages = replace(loaded.table("sensor_averages"), metrics=(column,))
         with pytest.raises(DeclarationError, match=said):

@@ -49,7 +49,7 @@ class SourceInput(StepInput[Records]):
         self._begins: Offsets | None = None
         self._until: object | None = None  # what is to be read, if it is to end at the present
         self._ends: Offsets = {}  # of the sources, at the last look
-        self._sound = time.monotonic()  # when the sources last reached as far as before
+        self._receded: float | None = None  # since when the sources do not reach as far as before
         self._said = ""  # the trouble that was logged last, until it is over
 
     def attach(self, loop: StepLoop[Records]) -> None:
@@ -155,7 +155,8 @@ class SourceInput(StepInput[Records]):
             begin, end = self.reader.next_range(loop.at, self._ends, self._until)
             piece = self.reader.read(begin, end)
         except Receded as err:
-            if loop.available_now or time.monotonic() - self._sound > _RECOVERED:
+            self._receded = self._receded or time.monotonic()
+            if loop.available_now or time.monotonic() - self._receded >= _RECOVERED:
                 raise err.error from None
             self._say(str(err))
             loop.stopping.wait(2 * LOOK)
@@ -180,7 +181,7 @@ class SourceInput(StepInput[Records]):
             self.loop.at = {
                 address: {**first.get(address, {}), **at.get(address, {})} for address in ends
             }
-        self._ends, self._sound = ends, time.monotonic()
+        self._ends, self._receded = ends, None
 
     def _wait_out(self, err: LakehouseError) -> None:
         self.loop.in_flight = None  # nothing that could hang is at work
