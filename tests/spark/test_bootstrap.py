@@ -142,7 +142,7 @@ def test_history_and_stream_meet_without_a_gap_and_without_a_duplicate(stage):
     for name in NEW:
         planned = job.begin(stage.session, name)
         assert (planned.start, planned.end) == (START, START + timedelta(hours=2)), name
-        assert sum(c.written for c in job.run_planned(stage.session, planned)) > 0
+        assert sum(c.written for c in job.run(stage.session, planned)) > 0
         if name == "plain":
             # what is behind a table with a handover begins where that one does, or later
             stage.run(name)
@@ -204,7 +204,7 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
     )
     assert done.held_by == "a table yet to be declared" and 0 < done.oldest < last
     assert min(int(p.stem) for p in (path / "_delta_log").glob("*.json")) == done.oldest
-    assert all(job.run_planned(stage.session, job.begin(stage.session, "sums")))
+    assert all(job.run(stage.session, job.begin(stage.session, "sums")))
     assert handover_of(settings, table_of(stage, "sums")).frontier == START + timedelta(hours=2)
     goes_on(stage, "sums")
     stage.update("sums")
@@ -218,7 +218,7 @@ def test_of_a_log_cut_to_its_last_version_stays_what_a_new_table_begins_with(sta
 @pytest.mark.parallel
 def test_behind_a_table_with_a_handover_a_window_does_not_reach_across_it(stage):
     planned = job.begin(stage.session, "plain")
-    assert planned and all(job.run_planned(stage.session, planned))
+    assert planned and all(job.run(stage.session, planned))
     stage.run("plain")
     with pytest.raises(
         JobError,
