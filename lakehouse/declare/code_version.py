@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -20,6 +21,9 @@ _TYPES_NAMES = "Decimal date datetime timedelta dict float frozenset int list ra
 _VALUE_TYPES = frozenset(_TYPES_NAMES.split())
 _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
+# two threads that parse at once make Python 3.11 fail: "AST constructor recursion depth mismatch"
+_parsing = threading.Lock()
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
@@ -34,6 +38,11 @@ class Code:
     def parts(self) -> list[str]:
         """The trees and the constants, by which a change is noticed."""
         return [*self.trees, *(f"{name}={text}" for name, text in self.constants.items())]
+
+
+def _parsed(source: str) -> ast.Module:
+    with _parsing:
+        return ast.parse(source)
 
 
 @cache
@@ -107,7 +116,7 @@ def same(one: str, other: str) -> bool:
     if one == other:
         return True
     try:
-        return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+        return ast.dump(_parsed(one)) == ast.dump(_parsed(other))
     except SyntaxError:  # a function of nothing but a docstring
         return False
 
@@ -137,7 +146,7 @@ def _reached(code: FunctionType | type) -> list[FunctionType | type]:
 
 
 def _tree(code: FunctionType | type) -> ast.AST:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    tree = _parsed(textwrap.dedent(inspect.getsource(code))).body[0]
     if isinstance(tree, ast.FunctionDef):
         tree.decorator_list = []
     for node in ast.walk(tree):
@@ -186,7 +195,7 @@ def _made(name: str, value: object, module: str) -> ast.expr | None:
 def _assignments(module: str) -> Mapping[str, ast.expr]:
     """Returns the expression assigned to each name at the top of a module."""
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
+        tree = _parsed(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError):  # typed at a prompt: the functions are refused for that
         return {}
     assignments: dict[str, ast.expr] = {}
