@@ -1,16 +1,18 @@
 """`lakehouse demo`: the whole system at work on this machine, and its reconciliation at the end.
 
-It starts a broker, producers that first write history and then events of the present, the streaming
-jobs of every shipped pipeline, and the Dagster UI and daemon. Ctrl-C ends all of them, in an order
-that loses nothing.
+It starts the board, a broker, producers that first write history and then events of the present, the
+streaming jobs of every shipped pipeline, and the Dagster UI and daemon. Ctrl-C ends all of them, in an
+order that loses nothing.
 """
 
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _BATCH = 200_000
 _UI_WITHIN = 300.0  # seconds
+_BOARD = 8182  # its port, unless it is taken
 # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 _RATE = 200
 
@@ -44,7 +47,7 @@ def demo(
         str, typer.Option(help="How much past is written before the present, on the first run")
     ] = "2 hours",
     port: Annotated[int, typer.Option(help="The port of the Dagster UI")] = 3000,
-    ui: Annotated[bool, typer.Option(help="Start the Dagster UI and daemon")] = True,
+    ui: Annotated[bool, typer.Option(help="Start the board, and the Dagster UI and daemon")] = True,
 ) -> None:
     """Start everything and show it at work.
 
@@ -82,6 +85,7 @@ class _Demo:
     def __init__(self, settings: Settings, console, stopping: Stop) -> None:
         self.settings, self.console, self.stopping = settings, console, stopping
         self.running: dict[str, list[Callable[[], object]]] = {}
+        self.board = ""  # its address
 
     def start(self, history: str, port: int | None) -> None:
         from lakehouse.declare import catalog
@@ -92,6 +96,8 @@ class _Demo:
         self.console.print(
             f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]"
         )
+        if port:
+            self._board()
         if not settings.bootstrap_servers:
             self._step(
                 "Kafka broker",
@@ -123,11 +129,19 @@ class _Demo:
             lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
         )
 
+    def _board(self) -> None:
+        port = _free_port(_BOARD)
+        self.board = f"http://localhost:{port}/"
+        command = [sys.executable, "-m", "lakehouse", "board", "--port", str(port)]
+        ready = partial(self._await, self.board, "board.log")
+        text = f"the board on {self.board}: jobs, tables and verdicts, live"
+        self._process("ui", text, command, "board.log", ready)
+
     def _ui(self, port: int, tables: "Iterable[Table]") -> None:
         address = f"http://localhost:{port}"
         text = f"Dagster UI on {lineage(address, tables)}"
         command = dagster_dev(port, ["-m", "assets.definitions"])
-        ready = partial(self._await, address)
+        ready = partial(self._await, f"{address}/server_info", "dagster.log")
         self._process("ui", text, command, "dagster.log", ready)
 
     def watch(self, port: int | None, seconds: float | None) -> None:
@@ -231,22 +245,22 @@ class _Demo:
         text = f"producer of {pipeline}: {what}"
         self._process("producers", text, [*command, *past, *rate], f"producer_{pipeline}.log")
 
-    def _await(self, address: str, process: subprocess.Popen) -> None:
-        """Returns when the UI answers, or somebody stops the demo. Raises JobError if it ends, or takes too long."""
+    def _await(self, address: str, log_name: str, process: subprocess.Popen) -> None:
+        """Returns when a page answers, or somebody stops the demo. Raises JobError if its process ends, or takes too long."""
         from lakehouse.errors import JobError
         from lakehouse.storage.disk import layout
 
-        log = layout.demo_logs(self.settings) / "dagster.log"
+        log = layout.demo_logs(self.settings) / log_name
         deadline = time.monotonic() + _UI_WITHIN
-        while not self.stopping.wait(0.5) and not _answers(f"{address}/server_info"):
+        while not self.stopping.wait(0.2) and not _answers(address):
             if process.poll() is not None:
                 raise JobError(
-                    f"ui={address}: it ended while it started (exit code {process.returncode}), perhaps because the port is "
-                    f"taken; see {log}, or choose another --port"
+                    f"page={address}: its process ended while it started (exit code {process.returncode}), perhaps because the "
+                    f"port is taken; see {log}, or choose another --port"
                 )
             if time.monotonic() > deadline:
                 raise JobError(
-                    f"ui={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui"
+                    f"page={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui"
                 )
 
     def _process(
@@ -297,13 +311,22 @@ class _Demo:
             return Group(jobs, f"Dagster: (not started) · {until}")
         address = f"http://localhost:{port}"
         page = f"[link={lineage(address, loaded)}]{address}/asset-groups[/link]"
-        return Group(jobs, f"Dagster: [bold]{page}[/bold] · {until}")
+        pages = f"board: [bold]{self.board}[/bold] · Dagster: [bold]{page}[/bold]"
+        return Group(jobs, f"{pages} · {until}")
 
 
 def lineage(address: str, tables: "Iterable[Table]") -> str:
     """Returns the address of Dagster's lineage in which each table is seen: its groups are folded by default."""
     groups = dict.fromkeys(("sources", "streaming_jobs", *(table.layer for table in tables)))
     return f"{address}/asset-groups?expanded=" + ",".join(f"global@global:{g}" for g in groups)
+
+
+def _free_port(wanted: int) -> int:
+    """Returns the port, or any other one if it is taken."""
+    for port in (wanted, 0):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as free:
+            return free.getsockname()[1]
+    return wanted
 
 
 def _answers(address: str) -> bool:

@@ -102,6 +102,7 @@ def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certi
                 process.kill()
     demo = run([*command, "--seconds", "45"], settings, 800)
     assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "✓ the board on http://localhost:" in demo.stdout
     assert "reconciled: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in left
