@@ -51,6 +51,8 @@ def fit(session: Session, state: TableState, filled_by: Strategy) -> TableState:
         _log.warning(
             f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
         )
+        standing = checkpoints.standing(session.settings, table)
+        state = replace(state, standing=standing)
     wrong = "" if stepped else _misfit(session, state)
     if fault := last and _input_fault(session, table, last):
         if not table.kind.is_upserted:
