@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from batch_jobs.planning import Backfill, batch_runs, reading, unfinished
+from batch_jobs.planning import Backfill, batch_runs, reading, replaceable, unfinished
 from batch_jobs.planning import plan as plan
 from lakehouse.batch import compute, late_merge, reference_tables
 from lakehouse.batch.late_merge import Dirt
@@ -38,10 +38,13 @@ def run(
     The commit has the version NOTHING if the partition had these rows already. `cascade`: the tables
     that read this one follow, as far as they do not show it yet. `ask`: the rows for which the service
     of a lookup is asked although they have a recorded answer. Raises, before anything is computed,
-    DeclarationError, JobError (another process rewrites the table).
+    RangeError (no longer as planned), DeclarationError, JobError (another process rewrites the table).
     """
     table = session.catalog.table(planned.table)
     with publishing(session.settings, table):
+        # again, under the lock: an input may have been erased, or a table put back, since the plan
+        compute.check_range(session, table, planned.span, whole_partitions=True)
+        replaceable(session, table, planned.partitions)
         creation.create(session, table)  # refuses other columns than those on disk
         if not planned.run:
             yield compute.backfill(session, table, planned.span, ask)

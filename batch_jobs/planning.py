@@ -1,6 +1,6 @@
 """The plan of a backfill, from Delta's statistics and the commit logs: without a session, and without a change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -94,11 +94,7 @@ def plan(
     timed = catalog.timed_inputs(table)
     context = ranges_of.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
-    inputs = {each.name: delta_log.files(lakehouse.path(each)) for each in timed}
-    mine = set(partitions)
-    own = delta_log.files(lakehouse.path(table))
-    stored = [f for f in own if f[f"partition.{PARTITION}"] in mine]
-    _check_retained(catalog, table, inputs, stored)
+    inputs, stored = replaceable(lakehouse, table, partitions)
     files = [f for each in timed for f in inputs[each.name] if lakehouse.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
     runs = batch_runs(lakehouse, table)
@@ -123,7 +119,7 @@ def plan(
             Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by))))
             for t, s in reading(lakehouse, table, span)
         ),
-        conflicts=tuple(_conflicts(lakehouse, table, mine, context)),
+        conflicts=tuple(_conflicts(lakehouse, table, partitions, context)),
         estimated_seconds=_estimated(table, runs, len(partitions) - len(done)),
     )
 
@@ -180,10 +176,24 @@ def unfinished(
     }
 
 
+def replaceable(
+    lakehouse: Lakehouse, table: Table, partitions: Collection[str]
+) -> tuple[dict[str, list[dict]], list[dict]]:
+    """Returns the files of each input, and those of the table in these partitions, which a backfill replaces.
+
+    Raises RangeError if the table has rows from before the first one that its inputs still have.
+    """
+    catalog = lakehouse.catalog
+    inputs = {t.name: delta_log.files(lakehouse.path(t)) for t in catalog.timed_inputs(table)}
+    own, mine = delta_log.files(lakehouse.path(table)), set(partitions)
+    stored = [f for f in own if f[f"partition.{PARTITION}"] in mine]
+    _check_retained(catalog, table, inputs, stored)
+    return inputs, stored
+
+
 def _check_retained(
     catalog: Catalog, table: Table, inputs: Mapping[str, list[dict]], stored: list[dict]
 ) -> None:
-    """Raises RangeError if the table has rows from before the first one that its inputs still have."""
     firsts: list[datetime] = []
     for each in catalog.timed_inputs(table):
         column, before = _placed_by(catalog, each)
@@ -212,7 +222,7 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
 
 
 def _conflicts(
-    lakehouse: Lakehouse, table: Table, partitions: set[str], context: Range
+    lakehouse: Lakehouse, table: Table, partitions: Collection[str], context: Range
 ) -> list[str]:
     conflicts = []
     if pid := holder(lakehouse.settings, table):

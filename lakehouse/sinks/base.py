@@ -18,7 +18,7 @@ Meaning = Literal["away", "refused", "failed"]
 
 ACCESS = "set user and password in the url by variables of the follower's environment, and start it"
 _CAUSES: dict[Meaning, str] = {
-    "away": "the server must answer and did not ({}); its follower asks again, and goes on from the position",
+    "away": "the server must take the request and did not ({}); its follower asks again, and goes on from the position",
     "refused": "the server refuses it ({}); {access}",
     "failed": "it failed ({}); the next process goes on from the position",
 }

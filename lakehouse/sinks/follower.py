@@ -215,4 +215,7 @@ class Follower:
         if self.target.reads_back:
             return f"`lakehouse reconcile sink {name} --repair` sends what differs from the newest version"
         note = layout.published(self.lakehouse.settings, name)
-        return f"its actions are unknown; remove {note} and the folder {note.with_suffix('')}, and the target begins as a new one"
+        return (
+            f"the actions of versions that are gone are unknown; remove {note} and the folder {note.with_suffix('')}, and the "
+            "target begins as a new one"
+        )

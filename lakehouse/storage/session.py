@@ -89,8 +89,8 @@ class Session(Lakehouse):
         """
         path = self.path(table, side)
         stored = delta_log.open_table(path, version)
-        found = delta_log.records(stored.get_add_actions(flatten=True))
-        files = [file for file in found if needed(file)]
+        present = delta_log.records(stored.get_add_actions(flatten=True))
+        files = [file for file in present if needed(file)]
         if lost := delta_log.lost(path, files):
             if not without_lost:
                 raise gone(self.catalog, table, path, lost)

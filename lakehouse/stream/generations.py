@@ -51,6 +51,8 @@ def fit(session: Session, state: TableState, filled_by: Strategy) -> TableState:
         _log.warning(
             f"table={table.name}: it keeps its position in its own commits now; its checkpoint was removed"
         )
+        standing = checkpoints.standing(session.settings, table)
+        state = replace(state, standing=standing)
     wrong = "" if stepped else _misfit(session, state)
     if fault := last and _input_fault(session, table, last):
         if not table.kind.is_upserted:
@@ -95,9 +97,9 @@ def go_on_divided(lakehouse: Lakehouse, table: Table, checkpoint: Path, why: str
     Its micro-batches continue the numbers of the generation before.
     """
     standing = checkpoints.standing(lakehouse.settings, table)
-    begun = standing.begun
+    beginning = standing.beginning
     again = {
-        name: getattr(begun, name) for name in ("frontier", "aside", "version") if begun is not None
+        name: getattr(beginning, name) for name in ("frontier", "aside", "version") if beginning
     }
     checkpoints.begin(
         lakehouse.settings,
@@ -139,7 +141,7 @@ def _is_renewed(session: Session, state: TableState, filled_by: Strategy) -> boo
 def _beginning_gone(lakehouse: Lakehouse, state: TableState) -> str:
     """Returns the fault if the generation's beginning is unknown: a replayed micro-batch could be written twice. Else empty."""
     own = state.standing.generation
-    if own == 1 or state.standing.begun:
+    if own == 1 or state.standing.beginning:
         return ""
     path = layout.note(lakehouse.settings, state.table, "generations.jsonl")
     return f"how generation {own} began is not known any more, because {path} has lost it"

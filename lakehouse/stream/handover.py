@@ -139,19 +139,20 @@ def check(lakehouse: Lakehouse, state: TableState) -> TableState:
 def _put_back(lakehouse: Lakehouse, state: TableState) -> TableState:
     table = state.table
     path = layout.note(lakehouse.settings, table, "handover.json")
-    noted = state.note.handover if state.note else None
+    noted_handover = state.note.handover if state.note else None
     if state.handover:
-        if not noted:  # an earlier version did not note it
+        if not noted_handover:  # an earlier version did not note it
             declared_state.note_handover(lakehouse.settings, table, read_json(path))
-        elif noted != read_json(path):
+        elif noted_handover != read_json(path):
             raise JobError(
                 f"table={table.name}, file={path}: it must hold where the stream began, and the note of its declaration says "
-                f"{noted['frontier']}, so one of the two is an older copy; put both back from one copy, or run "
+                f"{noted_handover['frontier']}, so one of the two is an older copy; put both back from one copy, or run "
                 f"`lakehouse bootstrap {table.name}` again"
             )
-    elif noted:
-        replace_file(path, noted)
-        message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({noted['frontier']})"
+    elif noted_handover:
+        replace_file(path, noted_handover)
+        began_at = noted_handover["frontier"]
+        message = f"table={table.name}, file={path}: it was gone, and holds where the stream began ({began_at})"
         _log.warning(f"{message}; it is put back from what was noted with the declaration")
         return replace(state, handover=handover_of(lakehouse.settings, table))
     return state

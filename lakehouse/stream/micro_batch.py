@@ -104,9 +104,9 @@ class StreamRun:
     @property
     def since(self) -> int | None:
         """Returns the version of the driving input with which a query of Spark's begins; None: the first that has rows."""
-        begun, handover = self.state.standing.begun, self.state.handover
-        if begun and begun.version is not None:
-            return begun.version
+        beginning, handover = self.state.standing.beginning, self.state.handover
+        if beginning and beginning.version is not None:
+            return beginning.version
         return handover.version if handover else None
 
     def spark_query(self) -> StreamingQuery | None:
@@ -179,16 +179,16 @@ class StreamRun:
     @property
     def again(self) -> Beginning | None:
         """Returns the generation's beginning, if it reads again what the one before had read, to rebuild lost state."""
-        begun = self.state.standing.begun
-        return begun if begun and begun.frontier else None
+        beginning = self.state.standing.beginning
+        return beginning if beginning and beginning.frontier else None
 
     def app(self, batch: int) -> str:
         """Returns the writer of that batch, as Delta knows it (`txnAppId`).
 
         A batch that the generation before has written keeps that generation's.
         """
-        begun = self.state.standing.begun
-        of = begun.after if begun and begun.continues else None
+        beginning = self.state.standing.beginning
+        of = beginning.after if beginning and beginning.continues else None
         return checkpoints.app(self.table, of[0] if of and batch <= of[1] else self.generation)
 
     def due(self, judged: DataFrame) -> DataFrame:
@@ -379,14 +379,14 @@ def stream_run(
     session: Session, state: TableState, reached: Callable[[str], None] = lambda point: None
 ) -> StreamRun:
     """Returns the next run of a table's query: in its last generation, with reference tables pinned to their present versions."""
-    table, begun = state.table, state.standing.begun
+    table, beginning = state.table, state.standing.beginning
     pinned = {
         t.name: delta_writer.version(session.path(t)) for t in session.catalog.pinned_inputs(table)
     }
     app = checkpoints.app(table, state.standing.generation)
     committed = delta_log.committed(session.path(table), app)
-    if begun and begun.continues and begun.after:
-        committed = max(committed, begun.after[1])
+    if beginning and beginning.continues and beginning.after:
+        committed = max(committed, beginning.after[1])
     step, service = plan.plan_of(session, table), lookups.service_of(table)
     return StreamRun(
         session, step, state, pinned, committed, reached, service, PreparedSteps(session, table)

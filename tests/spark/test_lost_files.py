@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from batch_jobs import commands
+from batch_jobs import backfill, commands
 from lakehouse import (
     expect,
     ingest_table,
@@ -25,7 +25,7 @@ from lakehouse import (
 )
 from lakehouse.batch import late_merge
 from lakehouse.declare.columns import ORIGIN, PARTITION
-from lakehouse.errors import CommitError
+from lakehouse.errors import CommitError, RangeError
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.storage.delta import delta_writer
 from lakehouse.stream.advance import StepFailed
@@ -192,6 +192,24 @@ def test_where_the_input_is_gone_too_nothing_is_replaced_by_less(stage):
         repaired.output
     )
     assert delta_writer.version(stage.session.path(stage.session.catalog.table("sums"))) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_an_input_that_is_erased_after_the_plan_is_noticed(stage):
+    clicks_path, sums_path = (
+        stage.session.path(stage.session.catalog.table(name)) for name in ("clicks", "sums")
+    )
+    planned = backfill.plan(
+        stage.session, "sums", START + timedelta(hours=1), START + timedelta(hours=2)
+    )
+    stage.session.spark.sql(
+        f"DELETE FROM delta.`{clicks_path}` WHERE at < TIMESTAMP '2026-01-01 03:00:00'"
+    )
+    before = delta_writer.version(sums_path)
+    with pytest.raises(RangeError, match="the input of their rows is gone"):
+        next(backfill.run(stage.session, planned))
+    assert delta_writer.version(sums_path) == before
 
 
 @pytest.mark.slow

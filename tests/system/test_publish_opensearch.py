@@ -249,7 +249,7 @@ def test_a_server_that_is_killed_goes_on_and_an_index_that_was_deleted_is_filled
         caught_up(following)
         server.kill()
         published.upsert(path_of(lakehouse), 1, {"b": "2.00"})
-        with pytest.raises(SinkAway, match="the server must answer and did not"):
+        with pytest.raises(SinkAway, match="the server must take the request and did not"):
             caught_up(following)
         server.start()
         again = follower(lakehouse, server)

@@ -265,7 +265,7 @@ def test_a_database_that_is_away_is_waited_for(lakehouse, server, database):
         server.kill()
         published.append(path, 1, [("b", 2, "2.00")])
         awaited(lambda: bool(job.away), "that it is away", 30)
-        said = "target=payments, .*: the server must answer and did not"
+        said = "target=payments, .*: the server must take the request and did not"
         awaited(
             lambda: re.match(said, trouble(lakehouse.settings)) is not None, "that it is said", 30
         )

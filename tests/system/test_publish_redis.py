@@ -134,7 +134,7 @@ def test_a_server_that_has_gone_back_is_brought_forward_again(lakehouse):
         assert set(client.keys("balances:*")) == {"balances:a", "balances:b"}
         server.kill()
         published.upsert(path_of(lakehouse), 2, {"c": "3.00"})
-        with pytest.raises(SinkAway, match="the server must answer and did not"):
+        with pytest.raises(SinkAway, match="the server must take the request and did not"):
             caught_up(following)
         server.start()
         assert set(client.keys("balances:*")) == {"balances:a"}

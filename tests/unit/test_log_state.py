@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import log_state
+from lakehouse.storage.delta import delta_log, log_state
 
 
 @pytest.fixture
@@ -54,3 +54,10 @@ def test_a_cut_that_was_killed_leaves_a_log_that_is_read_from_its_checkpoint(tab
         commit(table, killed_after).unlink()
     assert len(log_state.files_since(table)) == 6
     assert log_state.files_since(table / "none") == []
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_lost(table):
+    (there, *_), unseen = delta_log.files(table), {"path": "x" * 300}
+    assert delta_log.lost(table, [there, {"path": "gone"}]) == [{"path": "gone"}]
+    with pytest.raises(OSError, match="name too long"):
+        delta_log.lost(table, [there, unseen])

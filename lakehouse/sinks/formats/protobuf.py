@@ -129,7 +129,8 @@ def _field(
         key, _ = _type(type_.key_type, name, place, None)
         if key not in _KEYS:
             raise SinkError(
-                f"column={place}: keys of a map in Protobuf are not {type_.key_type}; cast them to text, or publish as JSON"
+                f"column={place}: keys of a map in Protobuf are text, whole numbers or booleans, not {type_.key_type}; cast "
+                "them, or publish as JSON"
             )
         value = before.fields_by_name.get("value") if before else None
         text, within = _type(type_.item_type, name, place, value.message_type if value else None)

@@ -45,8 +45,8 @@ class Folder:
                 Position.from_json(json.dumps(manifest["position"]))
                 for name, value in self.layout.items():
                     if manifest[name] != value:
-                        was = f"its files have {name}={manifest[name]!r}, not {value!r}"
-                        raise base.unsound(self.target, was)
+                        what = f"the files in {self.path} have {name}={manifest[name]!r}, not {value!r}"
+                        raise base.unsound(self.target, what)
             return manifest | {name: manifest[name] for name in ("columns", "files", "left")}
         except FileNotFoundError:
             return None

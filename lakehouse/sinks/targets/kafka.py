@@ -139,7 +139,8 @@ class KafkaSink(Sink):
             partitions = len(self._topics.partitions(self._target.name))
         if partitions != self._target.partitions:
             raise SinkError(
-                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}; declare as many"
+                f"topic={self._target.name}, partitions={self._target.partitions}: the broker has {partitions}, and another "
+                "number moves keys to other partitions, out of their order; declare as many"
             )
         own: dict[str, Any] = {
             # by the topic: of two that write it each would refuse the other

@@ -54,7 +54,7 @@ def topic_of(message: "Message") -> str:
 def made_again(topic: str, before: str, now: str) -> SinkError:
     return base.unsound(
         topic,
-        f"its topic ({before}) was deleted and made again, and lacks what was sent before (id={now})",
+        f"its topic (id={before}) was deleted and made again (id={now}), and lacks what was sent before",
     )
 
 

@@ -252,7 +252,8 @@ class Writer:
             if busy:
                 if time.monotonic() > deadline:
                     raise SinkAway(
-                        f"{self._named}, version={version}: the server was too busy for {_PATIENCE:.0f} s; it is asked again"
+                        f"{self._named}, version={version}: the server was too busy for {len(busy)} documents "
+                        f"for {_PATIENCE:.0f} s; it is asked again"
                     )
                 going_on()
                 refusals += 1
@@ -276,5 +277,6 @@ class Writer:
                 f"{named}: the index must take it and does not now ({reason(error)}); its follower asks again"
             )
         raise SinkError(
-            f"{named}: {self.index.name} refuses this row ({reason(error)}); change its mapping or the column"
+            f"{named}: {self.index.name} refuses this row ({reason(error)}); create an index whose mapping "
+            "takes it, or change the column"
         )

@@ -50,7 +50,7 @@ class Server:
             if isinstance(err.why, ssl.SSLCertVerificationError):
                 raise SinkError(
                     f"target={self._target}: the certificate of the server does not hold ({err.why.verify_message}); name the "
-                    "file with its authority in SSL_CERT_FILE, and start the follower"
+                    "file with its authority in SSL_CERT_FILE of the follower's environment, and start it"
                 ) from err
             raise base.failure(f"target={self._target}", "away", repr(err.why)) from err
         if status in (200, 201, *answers):

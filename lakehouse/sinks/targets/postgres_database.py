@@ -83,7 +83,7 @@ class Database:
         if is_gone and isinstance(err, psycopg.OperationalError | psycopg.InterfaceError):
             return base.failure(where, "away", text)
         if isinstance(err, psycopg.errors.LockNotAvailable):
-            why = f"a lock must be free within {_LOCKED} s, and {self._holders()} held it: end that"
+            why = f"a lock must be free within {_LOCKED} s, and {self._holders()} held it: end that transaction"
             return base.failure(where, "away", why)
         return base.failure(where, "failed", text)
 

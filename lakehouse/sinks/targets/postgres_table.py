@@ -18,7 +18,6 @@ from lakehouse.sinks.formats.kinds import Kind, kind_of
 from lakehouse.sinks.targets.postgres_database import Database
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from psycopg.sql import Composed
 
 _LONGEST = 63  # bytes of a name, which PostgreSQL cuts there without an error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import Corrections, Position, RowChange, Sink, Target, columns_of
-from lakehouse.errors import DeclarationError, SinkAway
+from lakehouse.errors import DeclarationError, SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks import base
 from lakehouse.sinks.base import Meaning
@@ -111,9 +111,10 @@ class RedisSink(Sink):
             text = self._redis.hget(self._place, "position")
             foreign = "" if text else next(self._scanned(), "")
         if foreign:  # keys that have left the table would never be removed
-            raise base.unsound(
-                self._target.name,
-                f"the server has keys with its prefix ({foreign}), maybe another's, and {self._place} has no position",
+            raise SinkError(
+                f"{self._named}: the server has keys with its prefix ({foreign}), and {self._place} has no position; take "
+                "another prefix if they are another's, or have "
+                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
             )
         return base.position_of(self._target.name, self._place, text or None)
 

@@ -214,12 +214,21 @@ def records(rows: "Table | RecordBatch") -> list[dict[str, Any]]:
 def lost(path: Path, found: Iterable[dict]) -> list[dict]:
     """Returns the files, as the log names them, that are not on disk."""
     names = ((file, relative(path, unquote(file["path"]))) for file in found)
-    return [file for file, name in names if not os.path.exists(f"{path}/{name}")]
+    return [file for file, name in names if not _is_there(f"{path}/{name}")]
+
+
+def _is_there(path: str) -> bool:
+    """Returns True for a file on disk. Raises OSError if that cannot be seen: `os.path.exists` takes such a file for lost."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def missing(files: Iterable[Path]) -> list[Path]:
     """Returns the files that are not on disk."""
-    return [file for file in files if not file.exists()]
+    return [file for file in files if not _is_there(str(file))]
 
 
 def schema_of(table: "DeltaTable") -> "StructType":

@@ -77,12 +77,14 @@ class NewRows:
         It returns all after the table was compacted, or removed and made again, and if a clock that goes after the others
         gave a new row.
         """
-        files, known = self._files(), self._read
+        files, before = self._files(), self._read
         self._read = files
-        if self._table is None or files == known:
-            return [], files != known
-        again = bool(known) and not (known <= files and self._is_later(self._table, files - known))
-        where = "true" if again or not known else f"\"{self._by}\" > '{self._greatest}'"
+        if self._table is None or files == before:
+            return [], files != before
+        again = bool(before) and not (
+            before <= files and self._is_later(self._table, files - before)
+        )
+        where = "true" if again or not before else f"\"{self._by}\" > '{self._greatest}'"
         new = rows(self._table, self._columns, where)
         self._greatest = max((row[self._by] for row in new), default=self._greatest)
         return new, again

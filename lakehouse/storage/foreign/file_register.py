@@ -116,11 +116,10 @@ class Register:
         in between are passed over.
         """
         lines, first = [], self.end
-        for each in (
-            found if through is None else [f for f in found if f.identity not in self.since]
-        ):
-            lines.append({"file": asdict(replace(each, first=first))})
-            first += each.count
+        for file in found:
+            if through is None or file.identity not in self.since:
+                lines.append({"file": asdict(replace(file, first=first))})
+                first += file.count
         self._write(
             [*lines, *([] if through is None else [{"through": through, "sequence": sequence}])]
         )

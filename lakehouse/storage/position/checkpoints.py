@@ -80,7 +80,7 @@ class Standing:
     # the last line of the commit log, if the table does not hold its rows any more
     taken_back: Commit | None
     generation: int  # the newest, by folders, the note and the commit log; 1 before the first
-    begun: Beginning | None  # of that generation; a first one has no note
+    beginning: Beginning | None  # of that generation; a first one has no note
     has_checkpoint: bool  # a query of Spark's has begun a micro-batch
 
     @property
@@ -111,7 +111,7 @@ class Standing:
     @property
     def begins_whole(self) -> bool:
         """Returns True if the next micro-batch computes all of a keyed or versioned table: it is the first of its generation."""
-        divided = self.begun is not None and self.begun.divided
+        divided = self.beginning is not None and self.beginning.divided
         return self.last is None or (self.last.generation < self.generation and not divided)
 
 
@@ -137,22 +137,24 @@ def standing(settings: Settings, table: Table) -> Standing:
     while noted is not None and (noted.version > held or noted.at < since):
         noted = next(lines, None)
     taken_back = newest if newest is not noted else None
-    own, begun = _generation(settings, table, newest)
+    generation, beginning = _generation(settings, table, newest)
     has_checkpoint = checkpoint_files.started(settings, table)
-    return Standing(holds, latest, written, noted, taken_back, own, begun, has_checkpoint)
+    return Standing(
+        holds, latest, written, noted, taken_back, generation, beginning, has_checkpoint
+    )
 
 
 def _generation(
     settings: Settings, table: Table, newest: Commit | None
 ) -> tuple[int, Beginning | None]:
     """Returns the newest generation, and its beginning if that is noted."""
-    noted = list(beginnings(settings, table).newest_first())
-    numbers = checkpoint_files.generations(settings, table)
-    last = noted[0] if noted else None
-    if last and last.divided and last.generation not in numbers:
+    newest_first = list(beginnings(settings, table).newest_first())
+    folders = checkpoint_files.generations(settings, table)
+    last = newest_first[0] if newest_first else None
+    if last and last.divided and last.generation not in folders:
         last = None  # a crash came before its checkpoint was in place: the previous generation continues
-    own = max([1, *numbers, *(each.generation for each in (last, newest) if each)])
-    return own, next((begun for begun in noted if begun.generation == own), None)
+    number = max([1, *folders, *(source.generation for source in (last, newest) if source)])
+    return number, next((line for line in newest_first if line.generation == number), None)
 
 
 def first_after(path: Path, table: Table, number: tuple[int, int] | None) -> int | None:
@@ -293,7 +295,7 @@ def misfit(checkpoint: Path, standing: Standing, inputs: Mapping | None, *, stat
 
     `inputs`: the inputs that the table's last micro-batch had read.
     """
-    own, begun, number = standing.generation, standing.begun, standing.number
+    own, begun, number = standing.generation, standing.beginning, standing.number
     offsets, commits = checkpoint_files.begun(checkpoint), checkpoint_files.done(checkpoint)
     if not offsets and not commits:
         whole = begun is not None and begun.after is None

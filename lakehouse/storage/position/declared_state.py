@@ -91,11 +91,11 @@ def begin(lakehouse: Lakehouse, state: TableState) -> TableState:
     table, catalog, note = state.table, lakehouse.catalog, state.note
     now = declaration(catalog, table)
     if note and state.is_bound:
-        kept = note.declaration
-        if changed := _changed(kept, now):
+        before = note.declaration
+        if changed := _changed(before, now):
             raise DeclarationError(_refusal(catalog, table, changed))
         if any(
-            code_version.is_digest(text) and kept.get(name) != text for name, text in now.items()
+            code_version.is_digest(text) and before.get(name) != text for name, text in now.items()
         ):
             return replace(state, note=_keep(lakehouse, table, note.handover))
         return state
@@ -155,15 +155,15 @@ def refusals(lakehouse: Lakehouse, tables: Iterable[Table]) -> list[str]:
 
 def changes(lakehouse: Lakehouse, table: Table) -> list[Change] | None:
     """Returns the changes of a table's declaration since its stream began; None if it has not, so that any is right."""
-    kept = table_state.binding(lakehouse, table)
-    return None if kept is None else _changed(kept, declaration(lakehouse.catalog, table))
+    before = table_state.binding(lakehouse, table)
+    return None if before is None else _changed(before, declaration(lakehouse.catalog, table))
 
 
-def _changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     changed = [
-        Change(name, kept.get(name, ""), now.get(name, ""))
-        for name in {**kept, **now}
-        if _differs(name, kept, now)
+        Change(name, before.get(name, ""), now.get(name, ""))
+        for name in {**before, **now}
+        if _differs(name, before, now)
     ]
     # other topics have another schema, history, reader and framing, too
     of_topics = any(change.what == "topics" for change in changed)

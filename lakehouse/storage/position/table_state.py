@@ -71,7 +71,7 @@ def binds(lakehouse: Lakehouse, table: Table, note: BegunWith | None, standing: 
     if note is None or standing.pending:
         return note is not None
     if last := standing.noted:
-        followed = {each.name for each in lakehouse.catalog.followed_inputs(table)}
+        followed = {read.name for read in lakehouse.catalog.followed_inputs(table)}
         # the newest line most often answers, and has been read
         lines = chain([last], lakehouse.commit_log(table).by_stream())
         if {*last.inputs.get("tables", followed)} != followed or any(

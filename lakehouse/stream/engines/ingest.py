@@ -45,9 +45,13 @@ def source_input(run: StreamRun) -> SourceInput:
 def finish(run: StreamRun, reader: Reader, written: Written) -> None:
     """Writes the rest of a step whose rows are in the table: its quarantine, its line of the commit log."""
     session, table = run.session, run.table
-    begun = beginning(session.settings, table, written.generation)
     before = session.commit_log(table).before(*written.number)
-    standing = replace(run.state.standing, generation=written.generation, begun=begun)
+    number = written.generation
+    standing = replace(
+        run.state.standing,
+        generation=number,
+        beginning=beginning(session.settings, table, number),
+    )
     of = replace(run, state=replace(run.state, standing=standing), committed=written.batch)
     starts = offsets.known(session.settings, table).starts
     begins = offsets.behind(session.settings, table, before, starts)

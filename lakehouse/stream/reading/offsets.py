@@ -116,19 +116,17 @@ def check_ids(settings: Settings, table: Table, present: Mapping[str, str]) -> N
             "that is deleted and created again is not noticed, unless it has fewer messages than were read",
         )
         present = {topic: identity for topic, identity in present.items() if identity}
-    new = sorted(present.keys() - before.ids.keys())
-    changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
-    if not new and not changed:
+    if present.items() <= before.ids.items():
         return
     from lakehouse.storage.position import checkpoints
 
     standing = checkpoints.standing(settings, table)
     committed = standing.written.topics if standing.written else {}
-    if new:
-        noted = before.starts or (standing.written.starts if standing.written else {})
+    if new := sorted(present.keys() - before.ids.keys()):
+        starts = before.starts or (standing.written.starts if standing.written else {})
         read = _read_before(settings, table, new, standing)
-        before = replace(before, ids={**read, **before.ids}, starts=noted)
-        changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
+        before = replace(before, ids={**read, **before.ids}, starts=starts)
+    changed = {t: now for t, now in present.items() if before.ids.get(t, now) != now}
     for topic, identity in changed.items():
         if committed.get(topic) != identity:
             raise TopicError(

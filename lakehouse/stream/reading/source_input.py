@@ -75,12 +75,14 @@ class SourceInput(StepInput[Records]):
         return last
 
     def resume(self) -> tuple[Offsets, int]:
+        number: int | None = None
         while not self.loop.stopping.is_set():
             try:
                 if self._begins is None:
                     self._begins = self.reader.begins(self._last())
                 self.loop.at = self._begins
-                number = self._finished()
+                if number is None:  # once, also if a source is away after it
+                    number = self._finished()
                 if self.loop.available_now:
                     self._until = self.reader.present()
                 self._is_over()
