@@ -141,8 +141,12 @@ def repair_table(
         done, session = [], lakehouse.session_of(table)
         for each in job.run(session, table.name, config.span, unasked=config.span is None):
             done.append(each)
-            metadata: dict[str, Any] = {"origin": "batch", "cause": each.cause}
-            metadata |= {"delta_version": each.version, "verdict": each.verdict}
+            metadata: dict[str, Any] = {
+                "origin": "batch",
+                "cause": each.cause,
+                "delta_version": each.version,
+                "verdict": each.verdict,
+            }
             yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
     certificates = coverage.latest(lakehouse.settings, table)
     for last in done[-1:]:

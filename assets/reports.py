@@ -16,7 +16,12 @@ from lakehouse.storage.log import report_files
 from lakehouse.storage.log.commit_log import frontier
 
 _REPORT = "report"  # a run's tag: the report that it computes
-_UNDER_WAY = [dg.DagsterRunStatus[n] for n in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED")]
+_UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+]
 
 
 def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefinition]:

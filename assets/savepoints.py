@@ -27,9 +27,13 @@ def create(config: Created, lakehouse: LakehouseResource) -> dg.Output[str]:
     with refusals():
         made = savepoints.create(lakehouse.declared, name)
         gone = savepoints.drop_all_but(lakehouse.settings, f"{config.prefix}-", config.keep)
-    held = savepoints.held(lakehouse.settings, name)
-    metadata: dict[str, Any] = {"savepoint": name, "tables": len(made.tables)}
-    metadata |= {"bytes": made.bytes, "held": held, "removed": gone}
+    metadata: dict[str, Any] = {
+        "savepoint": name,
+        "tables": len(made.tables),
+        "bytes": made.bytes,
+        "held": savepoints.held(lakehouse.settings, name),
+        "removed": gone,
+    }
     return dg.Output(name, metadata=metadata)
 
 

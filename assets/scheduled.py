@@ -71,10 +71,18 @@ def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
 
 def _done(status: JobStatus, ingests: set[str]) -> dict[str, dg.MetadataValue]:
     """Returns the result of a run: the rows read from topics, the earliest frontier of its tables, and each table."""
-    tables = []
-    for query in status.queries:
-        row = {n: getattr(query, n) for n in ("table", "rows", "late", "quarantined")}
-        tables.append(dg.TableRecord(row | {"frontier": query.frontier or ""}))
+    tables = [
+        dg.TableRecord(
+            {
+                "table": q.table,
+                "rows": q.rows,
+                "late": q.late,
+                "quarantined": q.quarantined,
+                "frontier": q.frontier or "",
+            }
+        )
+        for q in status.queries
+    ]
     frontiers = [parse_instant(q.frontier) for q in status.queries if q.frontier]
     return {
         "rows": dg.MetadataValue.int(sum(q.rows for q in status.queries if q.table in ingests)),

@@ -88,8 +88,12 @@ def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.O
         ingest = lakehouse.catalog.table(config.table)
         done = job.replay(lakehouse.session_of(ingest), ingest)
     follow = [f"{name} {span}" for name, spans in done.follow.items() for span in spans]
-    metadata: dict[str, Any] = {"rows": done.rows, "waiting": done.waiting}
-    metadata |= {"stay_quarantined": dict(done.bad), "computed_again": follow}
+    metadata: dict[str, Any] = {
+        "rows": done.rows,
+        "waiting": done.waiting,
+        "stay_quarantined": dict(done.bad),
+        "computed_again": follow,
+    }
     return dg.Output(done.rows, metadata=metadata)
 
 

@@ -28,8 +28,17 @@ from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 
 # parts of the declaration that the UI shows
-_SHOWN_NAMES = "kind delay marker watermark_by window context ttl final_rows report"
-_SHOWN = [name.replace("_", " ") for name in _SHOWN_NAMES.split()]
+_SHOWN = (
+    "kind",
+    "delay",
+    "marker",
+    "watermark by",
+    "window",
+    "context",
+    "ttl",
+    "final rows",
+    "report",
+)
 
 
 def specs_and_assets(

@@ -8,6 +8,7 @@ import dagster as dg
 from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
+from lakehouse.declare.targets import Target
 from lakehouse.sinks import actions, comparison
 from streaming_jobs.supervision.jobs import follower_of
 
@@ -27,11 +28,15 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
             deps=[table.name],
             description=_DESCRIPTION.format(target=name, table=table.name),
             group_name="targets",
-            kinds=set(filter(None, [catalog.target(name)[1].symbol])),
+            kinds=_kinds(catalog.target(name)[1]),
             tags={"pipeline": table.pipeline},
         )
         for name, table in catalog.targets().items()
     ]
+
+
+def _kinds(target: Target) -> set[str]:
+    return {target.symbol} if target.symbol else set()
 
 
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:

@@ -44,8 +44,11 @@ def _run(
     instance: dg.DagsterInstance | None,
 ) -> dg.ExecuteInProcessResult:
     built = definitions.build(settings)
-    ends = {"start": first, "end": last} if first else {}
-    chosen = {f"dagster/asset_partition_range_{end}": key for end, key in ends.items()}
+    chosen = (
+        {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        if first
+        else {}
+    )
     # its type also allows assets that are computed when they are loaded; there are none here
     made: list[Any] = [*(built.assets or ()), *(built.asset_checks or ())]
     return dg.materialize(

@@ -252,8 +252,9 @@ def exchange(
             beside.catch_up(lakehouse.session_of(table), table)
 
         with full_disk.named(settings, what, lambda: job.stands(settings, chosen)):
-            command, by = config.command, asked_by(context)
-            done, pid = job.exchange(lakehouse.declared, chosen.name, command, catch_up, by)
+            done, pid = job.exchange(
+                lakehouse.declared, chosen.name, config.command, catch_up, asked_by(context)
+            )
         if pid is not None:
             supervisor.await_running(lakehouse.settings, chosen.pipeline, pid)
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})

@@ -140,8 +140,8 @@ def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:
 
 def _give_way(lakehouse: Lakehouse) -> None:
     """Waits while a streaming query lags too far. The wait has a bound: the query may lag for another reason."""
-    most, within = map(duration, (lakehouse.settings.stream_lag, lakehouse.settings.batch_within))
-    deadline = time.monotonic() + within.total_seconds()
+    most = duration(lakehouse.settings.stream_lag)
+    deadline = time.monotonic() + duration(lakehouse.settings.batch_within).total_seconds()
     while lag(lakehouse, datetime.now(UTC)) > most and time.monotonic() < deadline:
         time.sleep(_LOOK)
 

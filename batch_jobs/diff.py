@@ -121,9 +121,10 @@ def by_partition(
     compared = {}
     for key in sorted(ours | theirs):
         rows = ours.get(key, EMPTY).rows, theirs.get(key, EMPTY).rows
-        difference = differing.get(key, NONE)
-        counts = difference.missing, difference.extra, difference.changed
-        compared[key] = Compared(key, *rows, *counts, difference.examples)
+        counts = differing.get(key, NONE)
+        compared[key] = Compared(
+            key, *rows, counts.missing, counts.extra, counts.changed, counts.examples
+        )
     return compared
 
 

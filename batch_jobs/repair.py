@@ -175,9 +175,15 @@ def run(
                 planning.plan(session, name, whole.start, whole.end)
             commit = compute.backfill(session, table, whole)
             after = reconciliation.reconcile(session, table, whole)
-            before = (planned.partition, planned.rows, planned.cause)
-            now = datetime.now(UTC)
-            repaired = Repaired(name, *before, commit.version, after.verdict, now)
+            repaired = Repaired(
+                name,
+                planned.partition,
+                planned.rows,
+                planned.cause,
+                commit.version,
+                after.verdict,
+                datetime.now(UTC),
+            )
             _notes(session.settings, table).append(repaired)
             yield repaired
             if after.verdict == "DIFFERENT":

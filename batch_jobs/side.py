@@ -50,7 +50,9 @@ def write(
     place: Path,
     inputs: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Side:
-    """Writes the rows of `span` as Parquet to `place`, with their partition of that length, from these versions of inputs.
+    """Writes the rows of `span` as Parquet to `place`, with their partition by `partition_by`.
+
+    `inputs`: the versions to read.
 
     Raises UnknownTable, RangeError, DeclarationError.
     """

@@ -15,7 +15,7 @@ from lakehouse.storage.session import Session
 
 
 def wanted(catalog: Catalog, name: str | None) -> list[Table]:
-    """Returns the named table, or all that are updated, inputs first. Raises RangeError for another policy."""
+    """Returns the named table, or all that are updated, inputs first. Raises RangeError for another policy, UnknownTable."""
     if name is None:
         return [t for t in catalog.derived if t.late == "update"]
     table = catalog.table(name)

@@ -108,7 +108,8 @@ def compare(
     differing = [partition for partition in compared if partition.differs]
     outside = [p for p in differing if may_differ and not _within(p.partition, table, may_differ)]
     refused = ""
-    for first in outside[:1]:
+    if outside:
+        first = outside[0]
         refused = (
             f"rows differ in {first.partition} (rows before {first.rows_before}, after {first.rows_after}) and "
             f"{len(outside) - 1} more partitions outside of {may_differ}, in which alone they may"
@@ -140,8 +141,8 @@ def _compared(session: Session, other: Session, table: Table) -> list[Compared]:
     files = dict.fromkeys(known, "") | comparisons.files_of((session, other), table, ahead)
     due = sorted(key for key in files if key not in known or known[key].files != files[key])
     if due:
-        rows = _of_rows(session, other, table, due)
-        compared = [replace(each, files=files[each.partition]) for each in rows]
+        by_rows = _of_rows(session, other, table, due)
+        compared = [replace(each, files=files[each.partition]) for each in by_rows]
         comparisons.note(session.settings, table, compared)
         known |= {each.partition: each for each in compared}
     return [known[key] for key in sorted(known) if known[key].rows_before or known[key].rows_after]

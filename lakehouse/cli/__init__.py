@@ -7,6 +7,7 @@ opening           the lakehouse and the session that a command works on
 serve             `lakehouse serve`: rows by key over HTTP
 http_server       the server that it shares with the board
 query             SQL without a JVM
+row_files         the rows of a query as a file: CSV or Parquet
 query_rules       the limits of a query in Spark
 table_status      the state of the tables
 lateness_report   the cost of another delay

@@ -111,8 +111,8 @@ def show(plans: Sequence[Planned]) -> None:
             "downstream": lambda p: ", ".join(p.downstream),
         },
     )
-    for planned in plans:
-        if planned.action not in ("nothing", "begin"):
-            console.print_text(f"{planned.table}: {'; '.join((*planned.changes, planned.says))}")
-            for line in planned.diff:
+    for plan in plans:
+        if plan.action not in ("nothing", "begin"):
+            console.print_text(f"{plan.table}: {'; '.join((*plan.changes, plan.says))}")
+            for line in plan.diff:
                 console.print_text(f"  {line}")

@@ -11,7 +11,7 @@ import typer
 
 from lakehouse.cli import console, opening
 from lakehouse.cli.console import AsJson
-from lakehouse.errors import RangeError
+from lakehouse.errors import RangeError, SettingsError
 
 if TYPE_CHECKING:
     from lakehouse.cli.query import Answer
@@ -170,18 +170,25 @@ def query(
     own columns; name _arrival or another column of the library to see it.
     """
     from lakehouse.cli import query as engine
+    from lakehouse.cli import row_files
 
-    lakehouse = opening.lakehouse()
-    made: Callable = engine.as_arrow if file_format == "parquet" else engine.as_answer
-    if spark or engine.named(sql, engine.late_views(lakehouse.catalog)):
-        result = _in_spark(lakehouse, sql, limit, as_of, made)
-    else:
-        result = engine.select(lakehouse, sql, limit or None, as_of, made)
+    if file_format and as_json:
+        raise SettingsError(
+            f"format={file_format}, json=True: each is a form of the output; leave one out"
+        )
     if file_format == "parquet":
-        console.write_parquet(result.slice(0, limit or len(result)))
+        row_files.check_no_terminal()
+    lakehouse = opening.lakehouse()
+    convert: Callable = engine.as_arrow if file_format == "parquet" else engine.as_answer
+    if spark or engine.named(sql, engine.late_views(lakehouse.catalog)):
+        result = _in_spark(lakehouse, sql, limit, as_of, convert)
+    else:
+        result = engine.select(lakehouse, sql, limit or None, as_of, convert)
+    if file_format == "parquet":
+        row_files.write_parquet(result.slice(0, limit or len(result)))
         _note_more(bool(limit) and len(result) > limit, limit)
     elif file_format == "csv":
-        console.write_csv(result.columns, result.rows)
+        row_files.write_csv(result.columns, result.rows)
         _note_more(result.more, limit)
     else:
         _print(result, as_json)
@@ -336,12 +343,13 @@ def state(
 
 
 def _in_spark(
-    lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "", made: Callable | None = None
+    lakehouse: "Lakehouse", sql: str, limit: int, as_of: str = "", convert: Callable | None = None
 ) -> Any:
     from lakehouse.cli import query as engine
 
     with opening.session(lakehouse, "query") as session, console.working("running the query"):
-        return engine.select_in_spark(session, sql, limit or None, as_of, made or engine.as_answer)
+        rows_as = convert or engine.as_answer
+        return engine.select_in_spark(session, sql, limit or None, as_of, rows_as)
 
 
 def _print(answer: "Answer", as_json: bool) -> None:

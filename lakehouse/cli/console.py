@@ -4,7 +4,6 @@ Only functions that print with `rich` import it: it costs as much CPU as all of 
 """
 
 import atexit
-import csv
 import errno
 import inspect
 import json
@@ -23,11 +22,10 @@ import typer
 from typer.core import TyperGroup
 
 from lakehouse import logs
-from lakehouse.errors import LakehouseError, RangeError
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
-    import pyarrow
     from rich.console import Console
     from rich.text import Text
 
@@ -192,32 +190,6 @@ def print_json(values: Iterable[object]) -> None:
         if is_dataclass(value) and not isinstance(value, type):
             value = asdict(value)
         typer.echo(json.dumps(value, default=plain, ensure_ascii=False))
-
-
-def write_csv(names: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Writes rows to standard output as RFC 4180 has it: no value for null, JSON for a nested value."""
-    lines = csv.writer(sys.stdout)
-    lines.writerow(names)
-    lines.writerows(map(_field, row) for row in rows)
-
-
-def _field(value: object) -> object:
-    if isinstance(value, list | dict):
-        return json.dumps(value, default=plain, ensure_ascii=False)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if value is None or isinstance(value, int | float) else plain(value)
-
-
-def write_parquet(rows: "pyarrow.Table") -> None:
-    """Writes rows to standard output, as a file with the types that they have."""
-    from lakehouse.storage.delta import delta_tables
-
-    if sys.stdout.isatty():
-        raise RangeError(
-            "format=parquet: a file is bytes, which a terminal cannot show; write it to a file: `> rows.parquet`"
-        )
-    delta_tables.write_parquet(rows, sys.stdout.buffer)
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from lakehouse.storage.session import Session
 
 T = TypeVar("T")
-# of the query, its batches, the number of rows asked for, and the names of the tables
-Made = Callable[[str, "pyarrow.RecordBatchReader", int | None, Iterable[str]], T]
+# from the query, its batches, the number of rows asked for, and the names of the tables
+Conversion = Callable[[str, "pyarrow.RecordBatchReader", int | None, Iterable[str]], T]
 
 _COMMITS = "_commits"
 _BESIDE = "__beside"
@@ -97,8 +97,10 @@ def run(lakehouse: Lakehouse, sql: str, limit: int | None = None, as_of: str = "
     return select(lakehouse, sql, limit, as_of, as_answer)
 
 
-def select(lakehouse: Lakehouse, sql: str, limit: int | None, as_of: str, made: Made[T]) -> T:
-    """Returns what `made` makes of the rows: `as_answer` or `as_arrow`. Raises as `run`."""
+def select(
+    lakehouse: Lakehouse, sql: str, limit: int | None, as_of: str, convert: Conversion[T]
+) -> T:
+    """Returns the rows as `convert` gives them, which is `as_answer` or `as_arrow`. Raises as `run`."""
     sql = _select(sql)
     if named(sql, [_COMMITS]):
         log_tables.refresh(lakehouse.settings, lakehouse.catalog)
@@ -109,7 +111,7 @@ def select(lakehouse: Lakehouse, sql: str, limit: int | None, as_of: str, made: 
         reader = delta_tables.select(sql, read, versions)
         if not reader.schema.names:  # SELECT INTO makes a table of the engine's own
             raise QueryError(f"sql={sql!r}: one SELECT that gives columns; write it without INTO")
-        return made(sql, reader, limit, read)
+        return convert(sql, reader, limit, read)
     except QueryError:
         raise
     except Exception as err:  # DataFusion's errors reach Python as DeltaError and as bare Exception
@@ -150,9 +152,9 @@ def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: 
 
 
 def select_in_spark(
-    session: "Session", sql: str, limit: int | None, as_of: str, made: Made[T]
+    session: "Session", sql: str, limit: int | None, as_of: str, convert: Conversion[T]
 ) -> T:
-    """Returns what `made` makes of the rows: `as_answer` or `as_arrow`."""
+    """Returns the rows as `convert` gives them, which is `as_answer` or `as_arrow`."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
@@ -190,7 +192,7 @@ def select_in_spark(
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)
         query_rules.check_analysed(sql, rows)
-        return made(sql, _first_rows(rows, limit), limit, [*read, *late])
+        return convert(sql, _first_rows(rows, limit), limit, [*read, *late])
     except AnalysisException as err:
         if err.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             missing = (err.getMessageParameters() or {})["relationName"].strip("`")
@@ -241,9 +243,18 @@ def _first_rows(rows: "DataFrame", limit: int | None) -> "pyarrow.RecordBatchRea
 
 
 def _of_users(sql: str, names: Sequence[str]) -> list[int]:
-    """Returns the places of the columns, without those of the library that only a `*` has brought, except for a side table."""
+    """Returns the places of the columns, without those of the library that only a `*` has brought, except for a side table.
+
+    Raises QueryError if no column is left.
+    """
     every = "*" not in sql or "__" in sql
-    return [n for n, name in enumerate(names) if every or name[:1] != "_" or named(sql, [name])]
+    places = [n for n, name in enumerate(names) if every or name[:1] != "_" or named(sql, [name])]
+    if names and not places:
+        raise QueryError(
+            f"sql={sql!r}: * leaves out the columns of the library, and there are no others; name the ones to see: "
+            f"{', '.join(names)}"
+        )
+    return places
 
 
 def _select(sql: str) -> str:

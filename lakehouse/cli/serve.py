@@ -76,8 +76,8 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
         return as_json(answer, 200 if read.rows else 404)
 
     def refused(request: Request, err: Exception) -> Response:
-        known = {UnknownTable: 404, RangeError: 400}
-        status = next((known[kind] for kind in known if isinstance(err, kind)), 503)
+        statuses = {UnknownTable: 404, RangeError: 400}
+        status = next((statuses[kind] for kind in statuses if isinstance(err, kind)), 503)
         if status == 503:
             _log.warning(str(err))
         foreseen = isinstance(err, LakehouseError)

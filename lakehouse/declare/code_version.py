@@ -8,7 +8,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -17,8 +17,9 @@ from lakehouse.declare.secrets import Secret
 from lakehouse.errors import DeclarationError
 
 _DIGEST = "digest "
-_TYPES_NAMES = "Decimal date datetime timedelta dict float frozenset int list range set str tuple"
-_VALUE_TYPES = frozenset(_TYPES_NAMES.split())
+_NUMBERS_AND_TIMES = (int, float, Decimal, date, datetime, timedelta)
+_COLLECTIONS = (dict, frozenset, list, range, set, str, tuple)
+_VALUE_TYPES = frozenset(kind.__name__ for kind in (*_NUMBERS_AND_TIMES, *_COLLECTIONS))
 _VALUES = (str, bytes, int, float, Decimal, date, timedelta)  # a bool is an int, a datetime a date
 
 # two threads that parse at once make Python 3.11 fail: "AST constructor recursion depth mismatch"

@@ -195,10 +195,13 @@ def _check_read(lakehouse: Lakehouse, ingest: Table, erasure: Erasure) -> None:
 
 
 def _rewrite(session: Session, ingest: Table, where: str, erasure: Erasure) -> None:
-    """Rewrites the ingest table and its quarantine. Nothing names the condition, because it may name a person."""
+    """Rewrites the ingest table and its quarantine without the rows. No log names the condition: it may name a person."""
     arrivals = list(erasure.arrivals)
-    metadata: dict[str, str | int] = {"run": uuid.uuid4().hex, "code_version": ingest.code_version}
-    metadata["erased"] = erasure.rows
+    metadata = {
+        "run": uuid.uuid4().hex,
+        "code_version": ingest.code_version,
+        "erased": erasure.rows,
+    }
     if erasure.quarantined:
         stored = session.read(ingest, side="quarantine").where(F.col(PARTITION).isin(arrivals))
         gone = _quarantine_rows(session, ingest, where)[0].select("_position")

@@ -100,8 +100,13 @@ def note(
     """Records that rows of these hours of event time came or went: tables that read them are outdated in these hours."""
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
-        commit = replace(batch_commit(ingest, span), version=version, arrived=count)
-        lakehouse.commit_log(ingest).append(replace(commit, written=count if written else 0))
+        commit = replace(
+            batch_commit(ingest, span),
+            version=version,
+            arrived=count,
+            written=count if written else 0,
+        )
+        lakehouse.commit_log(ingest).append(commit)
 
 
 def follow(session: Session, spans: Mapping[str, Iterable[Range]]) -> None:

@@ -63,9 +63,10 @@ class Maintenance:
 def places(lakehouse: Lakehouse, table: Table) -> list[Place]:
     """Returns a table, its quarantine and answers, as far as they are on disk. The job itself maintains early results."""
     settings, has_partitions = lakehouse.settings, table.kind.has_partitions
-    ahead = frontier(settings, table) or BEGINNING
     if table.kind.reads_sources:  # its partitions are hours of arrival
         ahead = datetime.now(UTC)
+    else:
+        ahead = frontier(settings, table) or BEGINNING
 
     def closed(partition: str) -> bool:
         return has_partitions and partition_range(partition, table.partition_by).end <= ahead

@@ -49,7 +49,7 @@ class Outcomes:
         self.counts[verdict] += 1
         if verdict != "OPEN":
             doubtful = self.doubtful.items()
-            self.doubtful = {left: verdict for s, verdict in doubtful for left in _outside(s, span)}
+            self.doubtful = {left: given for s, given in doubtful for left in _outside(s, span)}
             self.doubtful |= {span: verdict} if verdict != "EQUAL" else {}
         if verdict == "DIFFERENT":
             # reconciled again together with hours that have closed since: if no more rows differ, it is

@@ -52,7 +52,10 @@ class TimedInput:
     of_windows: bool  # True if its rows are the results of windows
 
     def placed(self, rows: DataFrame) -> DataFrame:
-        """Returns rows with event time and arrival, which results of windows get here, less windows if the reader has own."""
+        """Returns its rows with event time and arrival, which results of windows get here.
+
+        Their windows are left out for a table that has windows of its own.
+        """
         if not self.of_windows or WINDOW_TIME in rows.columns:
             return rows
         timed = lateness.of_windows(rows)
@@ -102,7 +105,7 @@ def called(
 
 
 def carried(rows: DataFrame, source: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Returns `rows` with missing columns of `names`, if each is made of one row of the source; else unchanged."""
+    """Returns `rows` with the missing columns of `names`, if each row is made of one row of the source; else unchanged."""
     missing = [name for name in names if name not in rows.columns]
     if not missing or set(names) - set(source.columns):
         return rows

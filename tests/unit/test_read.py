@@ -1,5 +1,7 @@
 """`lakehouse.read`: the rows of a table as Arrow, now or as they were, without a JVM."""
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from io import BytesIO
@@ -11,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import lakehouse
 from benchmarks.command_cpu import START, filled
-from lakehouse.cli import commands, console
-from lakehouse.errors import QueryError, RangeError, UnknownTable
+from lakehouse.cli import commands, main, row_files
+from lakehouse.errors import QueryError, RangeError, SettingsError, UnknownTable
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.delta import delta_log, table_creation
 from lakehouse.storage.disk.layout import table_path
@@ -107,7 +109,7 @@ def test_a_query_is_a_csv_file_with_instants_as_text(query):
 
 
 def test_nested_values_of_a_csv_file_are_json(capsys):
-    console.write_csv(["n", "d", "b"], [({"at": START, "k": [1]}, Decimal("1.50"), True)])
+    row_files.write_csv(["n", "d", "b"], [({"at": START, "k": [1]}, Decimal("1.50"), True)])
     assert capsys.readouterr().out.splitlines()[1] == (
         '"{""at"": ""2026-01-01T00:00:00Z"", ""k"": [1]}",1.50,true'
     )
@@ -117,3 +119,68 @@ def test_a_parquet_file_is_not_written_to_a_terminal(query, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(RangeError, match=r"`> rows.parquet`"):
         query("SELECT * FROM rows_1", limit=1, file_format="parquet")
+
+
+def test_in_a_csv_file_null_is_nothing_and_an_empty_text_is_quoted(query):
+    out, _ = query("SELECT NULL AS a, '' AS b, 'x' AS c", file_format="csv")
+    assert out == b'a,b,c\r\n,"",x\r\n'
+    assert query("SELECT NULL AS a", file_format="csv")[0] == b'a\r\n""\r\n', "no empty line"
+
+
+def test_numbers_that_are_none_and_intervals_are_text_in_a_csv_file(query):
+    sql = "SELECT CAST('NaN' AS DOUBLE) AS n, CAST('-inf' AS DOUBLE) AS i, INTERVAL '1 day' AS d"
+    assert query(sql, file_format="csv")[0] == b'n,i,d\r\nnan,-inf,"[0, 1, 0]"\r\n'
+
+
+@pytest.mark.parametrize("value", ["X'61ff'", "make_array(X'61ff')"])
+def test_bytes_that_are_not_utf8_are_refused_in_csv_and_kept_in_parquet(query, value, capfdbinary):
+    sql = f"SELECT X'61' AS a, {value} AS b"
+    with pytest.raises(QueryError, match=r"row=1, value=b'a\\xff'.*encode\(COLUMN, 'hex'\)"):
+        query(sql, file_format="csv")
+    assert capfdbinary.readouterr().out == b""
+    rows = pq.read_table(BytesIO(query(sql, file_format="parquet")[0]))
+    assert rows.to_pylist() in ([{"a": b"a", "b": b"a\xff"}], [{"a": b"a", "b": [b"a\xff"]}])
+
+
+def test_a_result_without_rows_is_a_file_with_its_columns(query):
+    sql = "SELECT * FROM rows_1 WHERE id < 0"
+    assert query(sql, file_format="csv") == (b"id,at\r\n", "")
+    rows = pq.read_table(BytesIO(query(sql, file_format="parquet")[0]))
+    assert (len(rows), rows.schema.types) == (0, [pa.int64(), pa.timestamp("us", "UTC")])
+
+
+@pytest.mark.parametrize("file_format", [None, "csv", "parquet"])
+def test_a_query_that_leaves_no_column_is_refused(query, file_format):
+    with pytest.raises(QueryError, match="name the ones to see: _partition"):
+        query("SELECT * EXCEPT (id, at) FROM rows_1", file_format=file_format)
+
+
+def test_two_forms_of_output_are_refused(query):
+    with pytest.raises(SettingsError, match=r"format=csv, json=True: .*leave one out"):
+        query("SELECT 1 AS a", file_format="csv", as_json=True)
+
+
+def test_a_type_that_parquet_lacks_is_refused_and_named(query):
+    with pytest.raises(QueryError, match="interval; cast the column to text"):
+        query("SELECT INTERVAL '1 day' AS d", file_format="parquet")
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_a_full_disk_behind_standard_output_is_named(query, monkeypatch, file_format):
+    with suppress(OSError), open("/dev/full", "w") as full, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", full)
+        with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+            query("SELECT 1 AS a", file_format=file_format)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_a_reader_that_has_gone_ends_the_command_without_a_traceback(
+    query, monkeypatch, capfdbinary, file_format
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(OSError), open(writer, "w") as gone, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", gone)
+        with pytest.raises(SystemExit) as ended:
+            main.app()(args=["query", "SELECT 1 AS a", "--format", file_format])
+    assert ended.value.code == 1 and capfdbinary.readouterr().err == b""

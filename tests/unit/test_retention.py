@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from batch_jobs import maintain
 from lakehouse.declare.catalog import load
+from lakehouse.errors import JobError
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
@@ -119,6 +122,22 @@ def test_what_a_certificate_has_not_looked_at_stays_as_long_as_the_history(tmp_p
     assert log.maintained() == (last - 4, "the reconciliation of sensor_averages")
     invalidation.look(log.lakehouse, log.catalog.table("sensor_averages"), {}, [])
     assert log.maintained() == (last - 1, "")
+
+
+@pytest.mark.parametrize("further", [{}, {"batch": 0}, {"batch": "x", "inputs": {}}])
+def test_a_commit_of_other_code_with_the_mark_of_the_stream_is_named(tmp_path, further):
+    settings = Settings(root=tmp_path, tables=(sensors.__name__,))
+    lakehouse = Lakehouse(settings, load(settings))
+    path = table_path(settings, lakehouse.catalog.table("valid_readings"))
+    rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+    mark = json.dumps({"app": "valid_readings:stream:1"} | further)
+    foreign = CommitProperties(custom_metadata={"userMetadata": mark})
+    write_deltalake(str(path), rows)
+    write_deltalake(str(path), rows, mode="append", commit_properties=foreign)
+    with pytest.raises(JobError, match=r"table=valid_readings, version=1, userMetadata=.*RESTORE"):
+        list(maintain.run(lakehouse, "valid_readings"))
+    DeltaTable(str(path)).restore(0)
+    assert list(maintain.run(lakehouse, "valid_readings"))
 
 
 def test_log_tables_are_made_few_files_while_verdicts_come_in(tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
+from lakehouse.errors import CommitError
 from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
@@ -197,6 +198,7 @@ def _restored_to(path: Path, info: Mapping, version: int) -> int:
 
 
 def _written(table: Table, version: int, info: Mapping) -> Written | None:
+    """Returns the stream's micro-batch of a commit; None for another commit. Raises CommitError for a mark without one."""
     try:
         mark = json.loads(info.get("userMetadata") or "{}")
         name, role, generation = str(mark["app"]).rsplit(":", 2)
@@ -204,24 +206,31 @@ def _written(table: Table, version: int, info: Mapping) -> Written | None:
         return None
     if (name, role) != (table.name, "stream"):
         return None
-    at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
-    # for an ingest table, the time when its rows arrived
-    at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
-    watermark, frontier = (
-        datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS
-    )
-    return Written(
-        int(generation),
-        mark["batch"],
-        version,
-        at,
-        mark["inputs"],
-        watermark,
-        frontier,
-        mark.get("topics", {}),
-        mark.get("unknown_schemas", ()),
-        mark.get("starts", {}),
-    )
+    try:
+        at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+        # for an ingest table, the time when its rows arrived
+        at = datetime.fromisoformat(mark["at"]) if "at" in mark else at
+        watermark, frontier = (
+            datetime.fromisoformat(str(mark[n])) if mark.get(n) else None for n in _INSTANTS
+        )
+        return Written(
+            int(generation),
+            int(mark["batch"]),
+            version,
+            at,
+            dict(mark["inputs"]),
+            watermark,
+            frontier,
+            mark.get("topics", {}),
+            mark.get("unknown_schemas", ()),
+            mark.get("starts", {}),
+        )
+    except (ValueError, KeyError, TypeError) as err:
+        raise CommitError(
+            f"table={table.name}, version={version}, userMetadata={info['userMetadata']}: a commit with the mark of the table's "
+            f"stream has its micro-batch and inputs, and this one has not ({err!r}), so other code wrote it; restore the version "
+            "before it by Delta's RESTORE"
+        ) from err
 
 
 def app(table: Table, generation: int) -> str:

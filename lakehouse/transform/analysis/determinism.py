@@ -57,11 +57,28 @@ _OF_JOINS = (
 _BY = {"MaxBy", "MinBy"}
 _SORTED = {"SortArray", "ArraySort"}
 _COUNTED = _SORTED | {"Size", "ArrayContains"}
-_DOUBLES_NAMES = """
-Sum Average StddevPop StddevSamp VariancePop VarianceSamp Corr CovPopulation CovSample Skewness Kurtosis Product
-RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSlope RegrSXX RegrSXY RegrSYY
-"""
-_DOUBLES = frozenset(_DOUBLES_NAMES.split())
+_DOUBLES = {
+    "Sum",
+    "Average",
+    "StddevPop",
+    "StddevSamp",
+    "VariancePop",
+    "VarianceSamp",
+    "Corr",
+    "CovPopulation",
+    "CovSample",
+    "Skewness",
+    "Kurtosis",
+    "Product",
+    "RegrAvgX",
+    "RegrAvgY",
+    "RegrIntercept",
+    "RegrR2",
+    "RegrSlope",
+    "RegrSXX",
+    "RegrSXY",
+    "RegrSYY",
+}
 
 
 def check(table: Table, rows: DataFrame) -> None:

@@ -35,11 +35,21 @@ from lakehouse.transform.analysis.plan_tree import (
 )
 from lakehouse.transform.analysis.shapes import INPUT
 
-_PASSING_NAMES = """
-CollectMetrics Distinct EventTimeWatermark Generate RepartitionByExpression Repartition ResolvedHint Sort Subquery
-SubqueryAlias UnresolvedHint View
-"""
-_PASSING = {*_PASSING_NAMES.split(), "LocalLimit"}  # which is below a GlobalLimit
+_PASSING = {
+    "CollectMetrics",
+    "Distinct",
+    "EventTimeWatermark",
+    "Generate",
+    "LocalLimit",  # which is below a GlobalLimit
+    "RepartitionByExpression",
+    "Repartition",
+    "ResolvedHint",
+    "Sort",
+    "Subquery",
+    "SubqueryAlias",
+    "UnresolvedHint",
+    "View",
+}
 _OPAQUE = {"MapInPandas", "MapInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"}
 _INNER = ("INNER", "CROSS")
 

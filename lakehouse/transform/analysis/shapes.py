@@ -22,14 +22,25 @@ from lakehouse.transform.analysis.plan_tree import (
     unaliased,
 )
 
-_GROUPS_NAMES = """
-Window FlatMapGroupsInArrow FlatMapGroupsInPandas FlatMapCoGroupsInArrow FlatMapCoGroupsInPandas
-"""
-_WHOLE_NAMES = """
-Aggregate Intersect Except Distinct Deduplicate GlobalLimit LocalLimit Offset Tail Sample
-"""
-GROUPS = frozenset(_GROUPS_NAMES.split())
-WHOLE = GROUPS | frozenset(_WHOLE_NAMES.split())
+GROUPS = {
+    "Window",
+    "FlatMapGroupsInArrow",
+    "FlatMapGroupsInPandas",
+    "FlatMapCoGroupsInArrow",
+    "FlatMapCoGroupsInPandas",
+}
+WHOLE = GROUPS | {
+    "Aggregate",
+    "Intersect",
+    "Except",
+    "Distinct",
+    "Deduplicate",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Sample",
+}
 ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Generate", "ResolvedHint"}
 SUBQUERIES = {"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery", "DynamicPruningSubquery"}
 _ASKING = {"Exists", "InSubquery", "LateralSubquery", "ScalarSubquery"}

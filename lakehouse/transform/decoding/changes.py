@@ -33,8 +33,13 @@ WIRE = f"{_PAYLOAD}, payload STRUCT<{_PAYLOAD}>, schema STRUCT<{_SCHEMA}>"
 """An envelope in JSON, inside of one with its schema or without."""
 FEED_WIRE = f"{TYPE} STRING, {VERSION} BIGINT"
 """The columns of each record of a Delta table's changes, besides the table's own."""
-_FEED_OPERATIONS = {READ: "r", "insert": "c", "delete": "d"}
-_FEED_OPERATIONS |= {"update_preimage": "b", "update_postimage": "u"}
+_FEED_OPERATIONS = {
+    READ: "r",
+    "insert": "c",
+    "update_preimage": "b",
+    "update_postimage": "u",
+    "delete": "d",
+}
 _OPERATIONS = ("r", "c", "u", "d", "t", "m")
 _INITIAL = ("true", "first", "first_in_data_collection", "last_in_data_collection", "last")
 _CHANGED = "1"  # the position of all that Debezium sends afterwards begins with it

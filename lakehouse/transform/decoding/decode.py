@@ -266,9 +266,10 @@ def _fields(struct: Column, columns: StructType, declared: StructType) -> list[C
     types = {f.name: f.dataType for f in columns}
     fields = []
     for f in declared:
-        is_there = f.name in types
-        value = _as_declared(struct[f.name], types[f.name], f.dataType) if is_there else F.lit(None)
-        fields.append(value.cast(f.dataType).alias(f.name))
+        value = F.lit(None).cast(f.dataType)
+        if f.name in types:
+            value = _as_declared(struct[f.name], types[f.name], f.dataType)
+        fields.append(value.alias(f.name))
     return fields
 
 

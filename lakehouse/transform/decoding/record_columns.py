@@ -45,8 +45,9 @@ def judging(
         named["reading"] = F.col(f"{RECORD}.reading").alias(f"{RECORD}_reading")
     out_of_time = []
     if not step.by_ingestion:
-        place = (own["topic"], own["timestamp"])
-        out_of_time = lateness.out_of_time(step.event_time, step.sources.values(), *place)
+        out_of_time = lateness.out_of_time(
+            step.event_time, step.sources.values(), own["topic"], own["timestamp"]
+        )
     problem = F.col(f"{RECORD}.problem")
     rules = quality.first_broken(step.rules)
     reason = F.coalesce(problem, *out_of_time, years.reason(columns), rules)

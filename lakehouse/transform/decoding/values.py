@@ -15,8 +15,15 @@ from lakehouse.declare.columns import helper
 from lakehouse.declare.inputs.sources import EMPTY
 from lakehouse.errors import DeclarationError
 
-_NUMBERS = (T.NumericType, T.BooleanType)
-_OF_TEXT = (*_NUMBERS, T.StringType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType)
+_OF_TEXT = (
+    T.StringType,
+    T.BooleanType,
+    T.NumericType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+)
 CORRUPT = helper("corrupt")
 OBJECT = helper("object")
 PLACE = helper("place")

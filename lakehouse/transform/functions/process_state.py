@@ -162,7 +162,10 @@ def outputs(
 def lived(
     rules: Rules, life: Life, rows: Iterable[Row], before: datetime | None = None
 ) -> Iterator[Row]:
-    """Yields the output of the next rows of a key, and of its timers (`before` an instant), as of the arrival before."""
+    """Yields the output of the next rows of a key, and of its timers, of those `before` an instant if it is given.
+
+    The row of a timer has the arrival of the row before it, so it is never late.
+    """
     at = rules.at
     for row in rows:
         yield from _fired(rules, life, row[at])
