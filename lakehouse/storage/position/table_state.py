@@ -56,9 +56,10 @@ def binding(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
 
     Returns None if it is not known, or if the stream has read nothing, or nothing is left of it.
     """
-    note = noted(lakehouse.settings, table)
+    if (note := noted(lakehouse.settings, table)) is None:
+        return None  # of a table that has never started no log is read
     standing = checkpoints.standing(lakehouse.settings, table)
-    return note.declaration if note and binds(lakehouse, table, note, standing) else None
+    return note.declaration if binds(lakehouse, table, note, standing) else None
 
 
 def binds(lakehouse: Lakehouse, table: Table, note: BegunWith | None, standing: Standing) -> bool:
