@@ -1,6 +1,6 @@
-"""What the board shows, as plain values by part, read by the functions that commands, metrics and reconciliation use.
+"""The parts of the board as plain values, read by the functions that commands, metrics and reconciliation use.
 
-A part is read again once the files that it is made of have changed. What cannot be read is said in its place.
+A part is read again once its files have changed. A part that cannot be read says so in its place.
 """
 
 import threading
@@ -30,10 +30,17 @@ class Facts:
     def __init__(self, lakehouse: Lakehouse, every: float = 0.5) -> None:
         self.lakehouse, self._every, self._looked = lakehouse, every, -every
         self.lanes = {table.name: Lane(lakehouse, table) for table in lakehouse.catalog}
+        self._pipelines = lakehouse.catalog.pipelines()
         self._jobs: dict[str, JobStatus | None] = {}
         self._stamps: dict[str, object] = {}
         self._verdicts, self._outcomes = Verdicts(lakehouse.settings), dict[str, Outcomes]()
-        self._parts: dict[str, tuple[int, Any]] = {}
+        # what the declarations say, for a first look that fails
+        declared = {f"job/{name}": {"job": name, "state": "unknown"} for name in self._pipelines}
+        declared |= {f"target/{name}": {"target": name} for name in lakehouse.catalog.targets()}
+        declared |= {f"table/{name}": lane.facts(None, None) for name, lane in self.lanes.items()}
+        self._parts: dict[str, tuple[int, Any]] = {
+            part: (0, facts) for part, facts in declared.items()
+        }
         self._number, self._lock = 0, threading.Lock()
 
     def since(self, number: int) -> tuple[int, dict[str, Any]]:
@@ -59,7 +66,7 @@ class Facts:
     def _reading(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         catalog = self.lakehouse.catalog
         yield "certificates", self._certificates
-        for name in catalog.pipelines():
+        for name in self._pipelines:
             yield f"job/{name}", partial(self._job, name)
         for table in catalog:
             yield f"table/{table.name}", partial(self._table, table.name)
@@ -81,9 +88,11 @@ class Facts:
         settings = self.lakehouse.settings
         status = self._jobs[name] = supervisor.status(settings, name)
         before = self._parts.get(f"job/{name}", (0, {}))[1]
+        names = ("status.json", "history.json", "desired.json")
+        # the folder shows that a file was moved aside, or that such a one is gone
         watched = (
-            layout.job_file(settings, name, each)
-            for each in ("status.json", "history.json", "desired.json")
+            layout.job_folder(settings, name),
+            *(layout.job_file(settings, name, file) for file in names),
         )
         stamp = (status and status.state, *map(files.modified, watched))
         if before and "unreadable" not in before and stamp == self._stamps.get(name):
@@ -116,17 +125,17 @@ class Facts:
         queries = job.queries if job and job.state in AT_WORK else ()
         query = next((query for query in queries if query.table == name), None)
         facts = lane.facts(query, outcomes)
-        above = (self._parts.get(f"table/{each}", (0, {}))[1] for each in facts["inputs"])
-        return facts | {"inherited": next(filter(None, map(_lag, above)), None)}
+        inputs = (self._parts[f"table/{name}"][1] for name in facts["inputs"])
+        return facts | {"inherited": next(filter(None, map(_lag, inputs)), None)}
 
     def _events(self) -> dict[str, Any]:
         settings, catalog = self.lakehouse.settings, self.lakehouse.catalog
-        found = [
+        events = [
             {"at": event.at, "what": event.what, "of": job, "why": event.why}
-            for job in with_followers(catalog, catalog.pipelines())
+            for job in with_followers(catalog, self._pipelines)
             for event in desired.history(settings, job)
         ]
-        found += [
+        events += [
             {
                 "at": text(given.at),
                 "what": given.verdict,
@@ -136,7 +145,7 @@ class Facts:
             }
             for given in self._verdicts.last
         ]
-        found += [
+        events += [
             {
                 "at": text(commit.at),
                 "what": "batch run",
@@ -147,13 +156,15 @@ class Facts:
             for commit in lane.commits
             if commit.role == "batch" and commit.start
         ]
-        return {"last": sorted(found, key=lambda event: event["at"], reverse=True)[:_EVENTS]}
+        return {"last": sorted(events, key=lambda event: event["at"], reverse=True)[:_EVENTS]}
 
     def _about(self) -> dict[str, Any]:
-        never = all(status is None for status in self._jobs.values())
-        first = command("start", self.lakehouse.catalog.pipelines()[0])
-        why = f"no job has run yet: {first}" if never else ""
-        return {"root": str(self.lakehouse.settings.root), "why_empty": why}
+        root, why = self.lakehouse.settings.root, ""
+        if not self._pipelines:
+            why = "no table is declared"
+        elif all(self._parts[f"job/{name}"][1]["state"] == "never ran" for name in self._pipelines):
+            why = f"no job has run yet: {command('start', self._pipelines[0])}"
+        return {"root": str(root), "is_there": files.exists(root), "why_empty": why}
 
 
 def _life(status: JobStatus) -> dict[str, Any]:
@@ -161,11 +172,11 @@ def _life(status: JobStatus) -> dict[str, Any]:
     return {"pid": status.pid, "since": status.started_at, "megabytes": size - size % _STEP}
 
 
-def _lag(above: Mapping[str, Any]) -> dict[str, Any] | None:
+def _lag(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns what an input has not read yet, or what it inherits itself."""
-    if above.get("unread") or above.get("behind"):
-        return {name: above.get(name) for name in ("table", "unread", "unit", "behind")}
-    return above.get("inherited")
+    if given.get("unread") or given.get("behind"):
+        return {name: given.get(name) for name in ("table", "unread", "unit", "behind")}
+    return given.get("inherited")
 
 
 def _range(span: tuple[Any, Any]) -> str:

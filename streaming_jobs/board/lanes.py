@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice, takewhile
+from math import isfinite
 from typing import Any
 
 from lakehouse.cli import query, table_status
@@ -23,7 +24,7 @@ from lakehouse.stream.lag import unread_since
 from lakehouse.stream.waiting import waiting
 from streaming_jobs.progress import QueryStatus
 
-KEPT = 300  # commits whose rows are counted
+_COUNTED = 300  # commits whose rows are counted
 _HOURS = 24  # partitions in a lane
 _HOURS_OF_PAGE = 96
 _POINTS = 400  # of the plot of windows
@@ -38,11 +39,14 @@ class Lane:
     def __init__(self, lakehouse: Lakehouse, table: Table) -> None:
         self.table, self._lakehouse = table, lakehouse
         self.commits: list[Commit] = []  # the newest first
-        inputs = (each for each in lakehouse.catalog.input_tables(table))
+        self._inputs = lakehouse.catalog.input_tables(table)
         self._looked_at = [
             path
-            for each in (table, *inputs)
-            for path in (delta_log.folder(lakehouse.path(each)), lakehouse.commit_log(each).path)
+            for source in (table, *self._inputs)
+            for path in (
+                delta_log.folder(lakehouse.path(source)),
+                lakehouse.commit_log(source).path,
+            )
         ]
         self._stamps: Sequence[float | None] = ()
         self._is_changed, self._judged, self._pace = True, 0.0, _PACE
@@ -63,10 +67,10 @@ class Lane:
         if is_new or age > _AGAIN:
             self._of_logs = attempt(self._counted, self._of_logs)
         if is_certified or age > _AGAIN or (self._is_changed and age > self._pace):
-            begun = time.monotonic()
+            started = time.monotonic()
             self._of_partitions = attempt(self._judge, self._of_partitions)
             self._judged, self._is_changed = time.monotonic(), False
-            self._pace = max(_PACE, (self._judged - begun) / _SHARE)
+            self._pace = max(_PACE, (self._judged - started) / _SHARE)
         self._stamps = stamps
 
     def facts(self, status: QueryStatus | None, outcomes: Outcomes | None) -> dict[str, Any]:
@@ -82,7 +86,7 @@ class Lane:
             "kind": table.kind.name,
             "pipeline": table.pipeline,
             "description": table.description,
-            "inputs": [each.name for each in self._lakehouse.catalog.input_tables(table)],
+            "inputs": [source.name for source in self._inputs],
             "reconciled": table.kind.is_derived or table.kind.is_upserted,
             "verdict": verdict,
             "state": status.state if status else None,
@@ -98,13 +102,13 @@ class Lane:
 
     def _read_on(self) -> None:
         """Puts the commits since the last look first; reads all again if the newest known one is gone."""
-        known, new = self.commits[:1], list[Commit]()
-        for commit in islice(self._lakehouse.commit_log(self.table), KEPT):
-            if [commit] == known:
+        newest, new = self.commits[:1], list[Commit]()
+        for commit in islice(self._lakehouse.commit_log(self.table), _COUNTED):
+            if [commit] == newest:
                 new += self.commits
                 break
             new.append(commit)
-        self.commits = new[:KEPT]
+        self.commits = new[:_COUNTED]
 
     def _counted(self) -> dict[str, Any]:
         self._read_on()
@@ -133,8 +137,10 @@ class Lane:
         """Returns the key, the verdict, the writer and the rows of each partition."""
         if not self.table.kind.has_partitions:
             return []
-        found = coverage.partitions(self._lakehouse, self.table)
-        return [(each.key, each.verdict, each.stored.origin, each.stored.rows) for each in found]
+        partitions = coverage.partitions(self._lakehouse, self.table)
+        return [
+            (part.key, part.verdict, part.stored.origin, part.stored.rows) for part in partitions
+        ]
 
     def page(self) -> dict[str, Any]:
         """Returns what the page of the table has beside its lane."""
@@ -152,7 +158,7 @@ class Lane:
         reads = table_status.reads(self._lakehouse, self.table)
         return {
             "columns": table_status.columns(self._lakehouse.settings, self.table),
-            "reads": {name: str(each) for name, each in reads.items()},
+            "reads": {name: str(read) for name, read in reads.items()},
             "beside": str(table_status.beside(self._lakehouse, self.table) or ""),
         }
 
@@ -177,14 +183,15 @@ class Lane:
         """
         metric = self.table.metrics[0]
         keys = ", ".join(f'"{key}"' for key in self.table.keys)
-        found = query.run(
+        last = query.run(
             self._lakehouse,
             f"SELECT {WINDOW}['end'], \"{metric}\", {keys or 1} FROM {self.table.name} "
             f"WHERE {PARTITION} >= '{since}' AND \"{metric}\" IS NOT NULL ORDER BY 1 DESC, 3",
             _POINTS,
         )
-        points = [(end, " ".join(map(str, key)), float(value)) for end, value, *key in found.rows]
-        return {"metric": metric, "points": points}
+        points = [(end, " ".join(map(str, key)), float(value)) for end, value, *key in last.rows]
+        # JSON has no number for NaN and infinity
+        return {"metric": metric, "points": [point for point in points if isfinite(point[2])]}
 
 
 def attempt(read: Callable[[], dict[str, Any]], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,8 +199,9 @@ def attempt(read: Callable[[], dict[str, Any]], before: Mapping[str, Any]) -> di
     try:
         return read()
     except Exception as err:
-        said = str(err) if isinstance(err, LakehouseError) else f"{type(err).__name__}: {err}"
-        return {**before, "unreadable": said}
+        # an error of Delta has the stack of its library below its first line
+        text = f"{type(err).__name__}: {err}".splitlines()[0]
+        return {**before, "unreadable": str(err) if isinstance(err, LakehouseError) else text}
 
 
 def _flow(table: Table, stream: Sequence[Commit]) -> dict[str, Any]:

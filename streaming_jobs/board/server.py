@@ -20,7 +20,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs.board.facts import Facts
 
 _LOOK = 0.25  # seconds between two questions what has changed
-_PING = 10.0  # seconds of silence after which a browser gets a sign of life
+_PING = 10.0  # seconds of silence after which a browser is sent no part, so that it knows that the board is there
 
 
 def run(lakehouse: Lakehouse, host: str, port: int) -> None:
@@ -64,11 +64,12 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
 
 async def _changes(request: Request, facts: Facts) -> AsyncIterator[str]:
     """Yields the parts that have changed, as events; nobody looks at the files while no browser is there."""
-    seen, said = 0, time.monotonic()
+    seen = 0
+    sent_at = time.monotonic()
     server = request.app.state.server
     while not (server.should_exit or await request.is_disconnected()):
         seen, changed = await run_in_threadpool(facts.since, seen)
-        if changed or time.monotonic() - said > _PING:
-            yield f"data: {encoded(changed)}\n\n" if changed else ": \n\n"
-            said = time.monotonic()
+        if changed or time.monotonic() - sent_at > _PING:
+            yield f"data: {encoded(changed)}\n\n"
+            sent_at = time.monotonic()
         await asyncio.sleep(_LOOK)

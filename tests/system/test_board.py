@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,24 +52,45 @@ class Board:
         log.append(replace(last, **(later | more)))
 
 
-@pytest.fixture
-def board(tmp_path, monkeypatch) -> Iterator[Board]:
-    monkeypatch.setattr(command_cpu, "_EVERY", timedelta(minutes=20))
-    lakehouse = command_cpu.filled(Settings(root=tmp_path / "root"), 3, 12)
-    command = [sys.executable, "-m", "lakehouse", "board", "--port", "0"]
-    environment = os.environ | to_environment(lakehouse.settings)
+@contextmanager
+def served(settings: Settings, port: int, end: signal.Signals = signal.SIGTERM) -> Iterator[str]:
+    """Yields the address of a board, which that signal ends."""
+    command = [sys.executable, "-m", "lakehouse", "board", "--port", str(port)]
+    environment = os.environ | to_environment(settings)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
         try:
             line = server.stdout.readline()
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", line), line
-            yield Board(lakehouse, line.strip())
+            yield line.strip()
         finally:
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(60) == -signal.SIGTERM, "a browser that listens does not keep it"
+            server.send_signal(end)
+            assert server.wait(60) == -end, "a browser that listens does not keep it"
+
+
+@pytest.fixture
+def lakehouse(tmp_path, monkeypatch) -> Lakehouse:
+    monkeypatch.setattr(command_cpu, "_EVERY", timedelta(minutes=20))
+    return command_cpu.filled(Settings(root=tmp_path / "root"), 3, 12)
+
+
+@pytest.fixture
+def board(lakehouse) -> Iterator[Board]:
+    with served(lakehouse.settings, 0) as address:
+        yield Board(lakehouse, address)
 
 
 @pytest.fixture
 def page(board):
+    with browsed(board.address) as (page, asked):
+        yield page
+    assert sum(url.endswith("/events") for url in asked) == 1, (
+        "it is sent what changes, and asks for nothing"
+    )
+
+
+@contextmanager
+def browsed(address: str) -> Iterator[tuple[Any, list[str]]]:
+    """Yields the page in a browser, and the addresses that it has asked for."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -78,15 +101,12 @@ def page(board):
         said, asked = [], []
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(board.address)
+        page.goto(address)
         page.locator("#lanes tr").nth(2).wait_for()
-        yield page
+        yield page, asked
         browser.close()  # while it listens
     assert not said
-    assert all(url.startswith((board.address, "data:")) for url in asked), asked
-    assert sum(url.endswith("/events") for url in asked) == 1, (
-        "it is sent what changes, and asks for nothing"
-    )
+    assert all(url.startswith((address, "data:")) for url in asked), asked
 
 
 def letters(page, table: str) -> str:
@@ -117,12 +137,13 @@ def test_a_killed_job_and_a_torn_file_are_seen(board, page):
     settings = board.lakehouse.settings
     with subprocess.Popen(["sleep", "600"]) as job:
         started = processes.started(job.pid)
-        query = QueryStatus("rows_1", True, rows_per_second=41, lag=7)
+        query = QueryStatus("rows_1", True, rows_per_second=41, lag=7, trouble="<b>no broker</b>")
         status = progress.of_this_process("measured_tables", queries=(query,))
         running = replace(status, pid=job.pid, process_started=started, state="running")
         progress.write(settings, running)
         see(page, "running", "#jobs")
         see(page, "7 files", '[id="table/rows_1"]')
+        see(page, "<b>no broker</b>", '[id="table/rows_1"]')
         job.kill()
     see(page, "dead", "#jobs")
     see(page, "its process has ended", "#jobs")
@@ -133,6 +154,24 @@ def test_a_killed_job_and_a_torn_file_are_seen(board, page):
     delta_log.commit_file(table, delta_log.latest(table) + 1).write_text('{"add": {"pa')
     see(page, "cannot be read", '[id="table/rows_2"]')
     assert letters(page, "rows_2") == "P??·", "what was known stays"
+
+
+def test_a_board_that_is_killed_and_started_again_is_followed(lakehouse):
+    settings, first = lakehouse.settings, ExitStack()
+    address = first.enter_context(served(settings, 0, signal.SIGKILL))
+    with first, browsed(address) as (page, _):
+        see(page, "live", "#live")
+        first.close()
+        see(page, "the board does not answer", "#live")
+        module = settings.root / "measured_tables.py"
+        module.write_text(module.read_text().replace("def rows_2(", "def rows_3("))
+        with served(settings, int(address.strip("/").rpartition(":")[2])) as again:
+            assert again == address
+            see(page, "live", "#live")
+            see(page, "rows_3", "#lanes")
+            assert page.locator('[id="table/rows_2"]').count() == 0, "it is not declared any more"
+            Board(lakehouse, address).commit()
+            see(page, "13 in", '[id="table/rows_1"]')
 
 
 def test_keys_open_a_table_and_change_the_colours(board, page):

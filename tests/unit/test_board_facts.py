@@ -1,21 +1,27 @@
 """What the board shows, from the files of a lakehouse that no job has to run for."""
 
+import asyncio
+import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
 from benchmarks import command_cpu
 from benchmarks.command_cpu import START
+from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import SettingsError
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.certificates import Certificate, Verdict, certify
 from lakehouse.storage.log.commits import Commit
@@ -144,6 +150,64 @@ def test_torn_files_are_said_in_their_place(lakehouse, monkeypatch):
     assert lane["unreadable"] and lane["flow"]["in"] == 12, "what was known stays"
 
 
+def test_what_cannot_be_read_at_first_is_said_by_name(lakehouse, monkeypatch):
+    settings = lakehouse.settings
+    job = settings.root / "_jobs" / "measured_tables"
+    (job / "status.json").mkdir(parents=True)  # reading it fails, as for a user without rights
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(lanes.files, "modified", refused)
+    facts = facts_of(lakehouse)
+    card, lane = facts["job/measured_tables"], facts["table/rows_1"]
+    assert (card["job"], card["state"]) == ("measured_tables", "unknown")
+    assert "status.json" in card["unreadable"]
+    assert (lane["table"], lane["kind"], lane["inputs"]) == ("rows_1", "row", ["events"])
+    assert "Permission denied" in lane["unreadable"]
+    assert facts["lakehouse"]["why_empty"] == "", "whether a job has run is not known"
+
+
+def test_a_torn_log_of_verdicts_is_said_in_one_line(lakehouse):
+    folder = delta_log.folder(layout.log_table(lakehouse.settings, "_certificates"))
+    for file in folder.iterdir():
+        file.write_text('{"add": {"pa')
+    said = facts_of(lakehouse)["certificates"]["unreadable"]
+    assert "Truncated" in said and "\n" not in said
+
+
+def test_a_file_that_is_moved_aside_is_said_until_it_is_removed(lakehouse):
+    job = lakehouse.settings.root / "_jobs" / "measured_tables"
+    job.mkdir(parents=True)
+    facts = Facts(lakehouse, every=0)
+    number, before = facts.since(0)
+    assert before["job/measured_tables"]["troubles"] == []
+    for name in ("status.json", "history.json"):
+        (job / name).write_text('[{"at": ')
+        number, torn = facts.since(number)
+        [aside] = job.glob("*.unreadable-*")
+        assert aside.name in " ".join(torn["job/measured_tables"]["troubles"])
+        aside.unlink()
+        number, mended = facts.since(number)
+        assert mended["job/measured_tables"]["troubles"] == []
+
+
+def test_a_root_that_is_removed_is_said_and_not_made_again(lakehouse):
+    facts = Facts(lakehouse, every=0)
+    number, before = facts.since(0)
+    assert before["lakehouse"]["is_there"]
+    shutil.rmtree(lakehouse.settings.root)
+    number, gone = facts.since(number)
+    assert not gone["lakehouse"]["is_there"] and gone["table/rows_1"]["version"] == -1
+    assert not lakehouse.settings.root.exists()
+
+
+def test_a_lakehouse_without_tables_says_so(lakehouse):
+    facts = facts_of(Lakehouse(lakehouse.settings, catalog_of([])))
+    assert facts["lakehouse"]["why_empty"] == "no table is declared"
+    assert not [part for part, value in facts.items() if "unreadable" in value]
+
+
 def test_the_page_and_the_facts_of_a_table_are_served(lakehouse):
     with TestClient(server.application(lakehouse), base_url="http://localhost") as client:
         page = client.get("/")
@@ -163,6 +227,32 @@ def test_the_page_and_the_facts_of_a_table_are_served(lakehouse):
         assert torn.status_code == 200 and torn.json()["unreadable"]
 
 
+def test_a_metric_that_is_no_number_is_left_out(lakehouse, monkeypatch):
+    rows = [(START, math.nan, "a"), (START, 1.5, "b"), (START, math.inf, "c")]
+    monkeypatch.setattr(lanes.query, "run", lambda *given: SimpleNamespace(rows=rows))
+    table = replace(lakehouse.catalog.table("rows_1"), metrics=("id",))
+    assert lanes.Lane(lakehouse, table)._windows("")["points"] == [(START, "b", 1.5)]
+
+
+def test_a_browser_hears_of_a_board_that_has_nothing_new(lakehouse, monkeypatch):
+    monkeypatch.setattr(server, "_PING", 0)
+    monkeypatch.setattr(server, "_LOOK", 0)
+    app = server.application(lakehouse)
+    app.state.server = SimpleNamespace(should_exit=False)
+
+    async def connected():
+        return False
+
+    async def messages(count: int) -> list[dict]:
+        request = SimpleNamespace(app=app, is_disconnected=connected)
+        changes = server._changes(request, Facts(lakehouse))
+        texts = [await anext(changes) for _ in range(count)]
+        return [json.loads(text.removeprefix("data: ")) for text in texts]
+
+    first, second = asyncio.run(messages(2))
+    assert "table/rows_1" in first and second == {}
+
+
 def test_other_machines_are_refused(lakehouse):
     for host in ("0.0.0.0", "192.0.2.1", "::"):
         with pytest.raises(SettingsError, match="loopback interface alone"):
@@ -172,7 +262,16 @@ def test_other_machines_are_refused(lakehouse):
 def test_the_page_loads_nothing_from_elsewhere():
     for file in Path(server.__file__).with_name("page").iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert "http:" not in text and "https:" not in text and "innerHTML" not in text, file.name
+        assert "http:" not in text and "https:" not in text, file.name
+        for makes_html in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "srcdoc",
+            "eval(",
+        ):
+            assert makes_html not in text, file.name
 
 
 def test_verdicts_are_the_same_when_a_clock_goes_after_the_others(lakehouse):

@@ -14,10 +14,11 @@ from lakehouse.declare import catalog, kinds
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
+from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
-from lakehouse.storage.position import checkpoints, declared_state
+from lakehouse.storage.position import checkpoints, declared_state, table_state
 from support import changing_tables, starts
 from support.changing_tables import changed, doubled, larger, more
 from support.lines import note_read
@@ -216,3 +217,14 @@ def test_of_a_lakehouse_that_kept_no_declaration_it_is_said_what_is_not_known(be
         assert path.exists(), "from now on it is known"
     starts.begin(Lakehouse(settings, known), sums)
     assert capsys.readouterr().err == "", "once"
+
+
+def test_of_a_table_without_a_note_no_log_is_read(begun):
+    settings, known = begun
+    lakehouse, sums = Lakehouse(settings, known), known.table("sums")
+    assert declared_state.changes(lakehouse, sums) == []
+    first = delta_log.commit_file(lakehouse.path(sums), 0)
+    first.parent.mkdir(parents=True)
+    first.write_text('{"commitInfo": {"userMetadata": "{\\"app\\": \\"sums:stream:1\\"}"}}')
+    table_state.note_path(settings, sums).unlink()
+    assert declared_state.changes(lakehouse, sums) is None

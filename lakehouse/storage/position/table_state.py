@@ -57,7 +57,7 @@ def binding(lakehouse: Lakehouse, table: Table) -> dict[str, str] | None:
     Returns None if it is not known, or if the stream has read nothing, or nothing is left of it.
     """
     if (note := noted(lakehouse.settings, table)) is None:
-        return None
+        return None  # of a table that has never started no log is read
     standing = checkpoints.standing(lakehouse.settings, table)
     return note.declaration if binds(lakehouse, table, note, standing) else None
 

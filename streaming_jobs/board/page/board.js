@@ -5,6 +5,7 @@ const parts = {};
 const $ = (id) => document.getElementById(id);
 const LETTERS = { EQUAL: "E", DIFFERENT: "D", PENDING: "P", UNVERIFIABLE: "U", OPEN: "·" };
 const COLOURS = ["--open", "--E", "--P", "--D", "--U", "--dim"], DASHES = ["", "6 3", "2 3"];
+const TARGETS = ["target", "table", "state", "version", "table_version", "rows_sent", "remarks"];
 const SVG = ["svg", "g", "rect", "line", "text", "polyline", "title"];
 
 function h(name, given, ...children) {
@@ -62,6 +63,7 @@ function job(j) {
 }
 
 function flow(f) {
+  if (f === undefined) return "–";
   if (f === null) return dim("batch runs fill it");
   if (!f?.commits) return dim("no commit yet");
   const names = "used" in f ? ["used", "late"] : ["written", "quarantined", "late", "filtered"];
@@ -105,7 +107,7 @@ function lane(t) {
     t.verdict === "DIFFERENT" && copied(`lakehouse reconcile status ${t.table}`),
     t.verdict === "PENDING" && copied(`lakehouse reconcile run ${t.table}`),
     t.flow?.quarantined > 0 && copied(`lakehouse table quarantine ${t.table}`));
-  const frontier = div("", div("", t.frontier ? short(t.frontier) : t.flow || t.version < 0 ? "none yet" : `version ${t.version}`), t.frontier && since(t.moved, "moved ", " ago"));
+  const frontier = div("", div("", t.frontier ? short(t.frontier) : t.flow || !(t.version >= 0) ? "none yet" : `version ${t.version}`), t.frontier && since(t.moved, "moved ", " ago"));
   const cells = { "rows/s": number(t.rate), lag: lag(t), frontier, "rows in": flow(t.flow), hours: hours(t),
     "waits for": waits.length > 0 && div("", waits) };
   return h("tr", { role: "row", "data-version": t.version },
@@ -120,10 +122,20 @@ function event(e) {
     h("span", {}, e.of), dim(e.why));
 }
 
+// A board that was started again may have other tables: what it does not send is gone.
+function forget(all) {
+  for (const name of Object.keys(parts).filter((name) => !(name in all))) {
+    delete parts[name];
+    $(name)?.remove();
+  }
+}
+
 function draw(changed) {
   Object.assign(parts, changed);
-  $("root").textContent = parts.lakehouse.root;
-  const notes = some(parts.lakehouse.why_empty, ["certificates", "events"].map((name) => parts[name].unreadable && `${name} cannot be read: ${parts[name].unreadable}`));
+  const { root, is_there, why_empty } = parts.lakehouse;
+  $("root").textContent = root;
+  const notes = some(is_there === false && `root=${root}: the folder is not there; mount it, or start a job, which makes it`, why_empty,
+    ["certificates", "events"].map((name) => parts[name].unreadable && `${name} cannot be read: ${parts[name].unreadable}`));
   $("notes").replaceChildren(...notes.map((line) => h("p", { class: "note" }, line)));
   for (const [name, value] of Object.entries(changed))
     if (name.startsWith("job/")) put($("jobs"), name, job(value));
@@ -131,7 +143,8 @@ function draw(changed) {
   const targets = Object.keys(parts).filter((name) => name.startsWith("target/")).map((name) => parts[name]);
   $("targets-s").hidden = !targets.length;
   if (targets.length)
-    $("targets").replaceChildren(grid(Object.keys(targets[0]).map((name) => name.replace("_", " ")), targets.map((row) => Object.values(row).map(shown))));
+    $("targets").replaceChildren(grid(TARGETS.map((name) => name.replace("_", " ")), targets.map((row) =>
+      TARGETS.map((name) => shown(name === "remarks" && row.unreadable ? `cannot be read: ${row.unreadable}` : row[name])))));
   if (changed.events)
     $("events").replaceChildren(...(changed.events.last?.length ? changed.events.last.map(event) : [dim("nothing has happened yet")]));
   if (`table/${here()}` in changed) page();
@@ -139,7 +152,9 @@ function draw(changed) {
 
 // ---- the page of a table
 
-const here = () => decodeURIComponent(location.hash.slice(1));
+const here = () => {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
+};
 const grid = (head, rows) => div("wide", h("table", {}, h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))),
   h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value) => h("td", {}, value)))))));
 const facts = (given) => h("dl", { class: "facts" }, Object.entries(given).map(([name, value]) =>
@@ -179,7 +194,8 @@ async function page() {
   $("board").hidden = Boolean(t);
   $("page").hidden = !t;
   if (!t) return;
-  const d = await fetch(`tables/${encodeURIComponent(t.table)}`).then((answer) => answer.json()).catch(() => ({ unreadable: "the board has ended" }));
+  const d = await fetch(`tables/${encodeURIComponent(t.table)}`).then((answer) => answer.json())
+    .catch((error) => ({ unreadable: `the board has not answered (${error})` }));
   if (mine !== asked) return; // another answer is on its way
   const focus = [...$("page").querySelectorAll("a, button")].indexOf(document.activeElement), none = (text) => h("p", { class: "dim" }, text);
   const commit = (c) => [c.version < 0 ? "nothing new" : c.version, c.role, short(c.at), c.role === "stream" ? number(c.arrived) : "–",
@@ -206,12 +222,33 @@ async function page() {
 
 // ---- what moves it
 
+let source, heard, isWhole; // isWhole: the next message has all parts, as the first of each connection
+function say(kind, text) {
+  $("live").className = kind;
+  if ($("live").textContent !== text) $("live").textContent = text;
+}
 function listen() {
-  const source = new EventSource("events");
-  const say = (kind, text) => { $("live").className = kind; $("live").textContent = text; };
-  source.onopen = () => say("on", "live");
-  source.onmessage = (message) => draw(JSON.parse(message.data));
+  source?.close();
+  source = new EventSource("events");
+  [heard, isWhole] = [Date.now(), true];
+  source.onopen = () => { isWhole = true; };
+  source.onmessage = (message) => {
+    const changed = JSON.parse(message.data);
+    if (isWhole) forget(changed);
+    [heard, isWhole] = [Date.now(), false];
+    draw(changed);
+    say("on", "live");
+  };
   source.onerror = () => say("off", "the board does not answer; it is asked again");
+}
+// The board sends something every 10 s. A connection that was lost while the computer slept is silent, and raises no error.
+// After an answer that is no stream, such as a proxy's, a browser does not ask again by itself.
+function watch() {
+  const silent = Date.now() - heard;
+  if (!isWhole && silent > 30000) {
+    say("off", "the board has been silent for 30 s; it is asked again");
+    listen();
+  } else if (source.readyState === EventSource.CLOSED && silent > 3000) listen();
 }
 
 function theme(next) {
@@ -240,6 +277,7 @@ $("theme").onclick = () => theme();
 $("keys").onclick = () => $("help").showModal();
 if (localStorage.getItem("theme")) theme(localStorage.getItem("theme"));
 setInterval(() => {
+  watch();
   for (const each of document.querySelectorAll("[data-at]")) each.textContent = each.dataset.before + age(each.dataset.at) + each.dataset.after;
 }, 1000);
 listen();
