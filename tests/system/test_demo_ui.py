@@ -3,6 +3,7 @@
 import socket
 import sys
 import threading
+from functools import partial
 
 import pytest
 from dagster import DagsterInstance
@@ -38,7 +39,7 @@ def start(demo: _Demo, script: str) -> str:
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", script, str(port)]
     demo._process(
-        "ui", "the UI", command, "dagster.log", lambda process: demo._await(address, process)
+        "ui", "the UI", command, "dagster.log", partial(demo._await, address, "dagster.log")
     )
     return f"{address}/server_info"
 
@@ -49,7 +50,9 @@ def test_it_is_up_when_it_answers(demo):
 
 
 def test_a_ui_that_ends_is_an_error_that_names_its_log(demo):
-    with pytest.raises(JobError, match=r"it ended while it started \(exit code 3\).*dagster\.log"):
+    with pytest.raises(
+        JobError, match=r"its process ended while it started \(exit code 3\).*dagster\.log"
+    ):
         start(demo, "raise SystemExit(3)")
     assert "✓" not in demo.console.export_text()
 
