@@ -30,7 +30,7 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
     if complete == BEGINNING:
         return "" if rows else f"no rows: its input {last} has no frontier yet"
     if line is None:
-        return f"it has read nothing yet: {last} is complete up to {text(complete)}; start its job"
+        return f"it has read nothing yet: {last} is complete up to {text(complete)}; {_job(table)}"
     reached = frontier(settings, table) or BEGINNING
     ahead = complete - table.after
     if _is_behind(table, reached, ahead) and (
@@ -45,13 +45,17 @@ def waiting(lakehouse: Lakehouse, table: Table, rows: int | None) -> str:
 
 def _of_ingest(table: Table, has_begun: bool, reached: datetime | None, rows: int | None) -> str:
     if not has_begun:
-        return "it has read nothing yet; start its job"
+        return f"it has read nothing yet; {_job(table)}"
     if rows and (reached or BEGINNING) == BEGINNING:
         what = (
             f"row that meets marker={table.marker!r}" if table.marker else "row of each partition"
         )
         return f"its event time has not begun: no {what} has come, so windows behind it stay open"
     return ""
+
+
+def _job(table: Table) -> str:
+    return f"`lakehouse stream status {table.pipeline}` shows its job"
 
 
 def _is_behind(table: Table, reached: datetime, ahead: datetime) -> bool:

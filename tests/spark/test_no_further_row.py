@@ -112,9 +112,11 @@ def test_a_running_job_closes_windows_while_all_rows_are_filtered(stage):
 def test_a_table_that_waits_or_is_empty_says_why(stage):
     stage.feed("clicks", [at(1, "bob"), at(2, "bob")])
     stage.run("by_minute")
+    pipeline = stage.session.catalog.table("of_ann").pipeline
     assert waits(stage) == {
         "clicks": "",
-        "of_ann": "it has read nothing yet: clicks is complete up to 2026-01-01T00:01:55Z; start its job",
+        "of_ann": "it has read nothing yet: clicks is complete up to 2026-01-01T00:01:55Z; "
+        f"`lakehouse stream status {pipeline}` shows its job",
         "by_minute": "rows wait: the frontier is 2026-01-01T00:01:55Z, the first window closes at 2026-01-01T00:02:00Z; "
         "it closes once a later row comes, or by itself if the topic is declared with quiet_timeout",
     }

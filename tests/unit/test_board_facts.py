@@ -127,7 +127,9 @@ def test_an_empty_lakehouse_says_why(lakehouse, tmp_path):
     why = "no job has run yet: lakehouse stream start measured_tables"
     assert facts["lakehouse"]["why_empty"] == why
     assert facts["job/measured_tables"]["state"] == "never ran"
-    assert facts["table/events"]["waits"] == "it has read nothing yet; start its job"
+    assert facts["table/events"]["waits"] == (
+        "it has read nothing yet; `lakehouse stream status measured_tables` shows its job"
+    )
     assert facts["table/events"]["hours"] == [] and not facts["table/events"]["frontier"]
     assert not [part for part, value in facts.items() if "unreadable" in value]
 

@@ -55,7 +55,7 @@ function put(parent, id, made) {
 function job(j) {
   const ended = ["dead", "failed", "crash_loop"].includes(j.state);
   return h("li", {}, h("strong", {}, j.job), " ", h("span", { class: `state ${j.state}` }, j.state.replace("_", " ")), " ",
-    j.life && [since(j.life.since, "for "), dim(` · pid ${j.life.pid} · ${j.life.megabytes} MB`)],
+    j.life && [since(j.life.since, "for "), dim(` · pid ${j.life.pid}${j.life.megabytes ? ` · ${j.life.megabytes} MB` : ""}`)],
     j.restarts > 0 && div("warn", `restarts: ${j.restarts}, the last because ${j.why}`),
     some(j.stage, j.freshness, j.place).map((line) => div("dim", line)),
     ended && div("bad", `its process has ended${j.wanted && `, and it is to be ${j.wanted}`}`),
