@@ -196,7 +196,7 @@ OTHER_FILES = {  # module -> whose files it touches: none of them is below the r
     "assets/component.py": "the user's: the project of a component",
     "lakehouse/transform/checks/quality.py": "rules, in the Python environment",
     "assets/maintenance.py": "Dagster's: the events of a run",
-    "assets/demo.py": "the logs of the processes that it starts",
+    "assets/parts.py": "the logs of the processes that it starts",
     "assets/ui.py": "the home of Dagster, and the workspace of the user",
 }
 
