@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from assets.parts import Parts
+from assets.tour.command import tour
 from assets.ui import app, dagster_dev, dagster_environment
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
@@ -33,7 +34,6 @@ _BATCH = 200_000
 _RATE = 200
 
 
-@app.command()
 def demo(
     seconds: Annotated[
         float | None,
@@ -237,3 +237,7 @@ def _verdict(certificate: "Certificate") -> "Text | str":
     if certificate.verdict == "EQUAL" and not certificate.rows_recomputed:
         return Text("EQUAL, no row compared", style="bold red")
     return certificate.verdict
+
+
+for command in (demo, tour):
+    app.command()(command)
