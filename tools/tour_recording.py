@@ -19,11 +19,10 @@ from assets.tour.command import play
 from lakehouse.stopping import Stop
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "tour.svg"
-WIDTH, ROWS = 110, 26
+WIDTH, ROWS = 118, 26
 CHARACTER, LINE, MARGIN = 7.8, 17, 14  # pixels
-LONGEST_WAIT = 0.8  # seconds
-TO_READ = {"verified:": 2.2, "of 9 ·": 1.2}  # after a line with that text
-AT_THE_END = 8.0
+LONGEST_WAIT, AT_LEAST, AT_THE_END = 0.6, 0.05, 8.0  # seconds
+TO_READ = 2.2  # seconds after what a step says first, and what it has verified
 
 
 class Recorder(Console):
@@ -49,8 +48,8 @@ def drawn(prints: list[tuple[float, str]]) -> str:
     for (at, html), (after, _) in zip(prints, [*prints[1:], prints[-1]], strict=True):
         lines += html.rstrip("\n").split("\n")
         ends.append(len(lines))
-        longest = next((s for text, s in TO_READ.items() if text in html), 0.0)
-        pauses.append(max(min(after - at, LONGEST_WAIT), longest, 0.05))
+        prose = html[:1].isalpha() or html.startswith("`") or "verified:" in html
+        pauses.append(TO_READ if prose else max(min(after - at, LONGEST_WAIT), AT_LEAST))
     starts = [0.0, *accumulate(pauses)]
     total = starts[-1] + AT_THE_END
     top, cover = [], []

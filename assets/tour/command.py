@@ -76,7 +76,7 @@ def play(console: "Console", folder: Path, stopping: Stop, *, auto: bool, keep: 
         exit_code = 1
         console.print(Text.assemble(("✗ not verified: ", "bold red"), f"{err}"))
     finally:
-        parts.end("supervisor", "job", "board", "what is left")
+        parts.end("job", "board", "what is left")
         kept = keep or exit_code == 1
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)

@@ -55,7 +55,7 @@ class Guide:
 
         Raises CheckError if it ends with another exit code, Stopped if somebody ends the tour.
         """
-        self.show_command(command)
+        self.console.print(Text(f"$ {command}", style="bold cyan"), soft_wrap=True)
         with tempfile.TemporaryFile() as output, self.console.status("running"):
             process = subprocess.Popen(
                 command,
@@ -80,9 +80,6 @@ class Guide:
             raise CheckError(
                 f"`{command}` must end with exit code {exit_code}, and ended with {process.returncode}"
             )
-
-    def show_command(self, command: str) -> None:
-        self.console.print(Text(f"$ {command}", style="bold cyan"), soft_wrap=True)
 
     def _show(self, said: str, most: int) -> None:
         all_lines = (line.rstrip() for line in said.splitlines() if line.strip(" ─"))
