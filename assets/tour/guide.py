@@ -87,7 +87,8 @@ class Guide:
         more = [f"… {len(lines) - most} more lines"] if len(lines) > most else []
         for line in (*lines[:most], *more):
             shown = Text(f"  {line}", style="dim")
-            shown.truncate(self.console.width - 1, overflow="ellipsis")
+            if "  " in line.strip():  # of a table; a sentence is folded
+                shown.truncate(self.console.width - 1, overflow="ellipsis")
             self.console.print(shown)
 
     def produce(self, name: str, orders: Iterable[Order], others: Iterable[str] = ()) -> str:

@@ -17,6 +17,7 @@ from streaming_jobs.supervision import supervisor
 _PIPELINE = "orders"
 _MANY = 20_000  # orders of an hour in which something happens
 _SETTINGS = """
+max_offsets_per_trigger = 4_000   # of the tour: more micro-batches, to be killed between two
 heartbeat_within = "10 seconds"   # of the tour: a job without a sign of life is replaced sooner
 [repair.turnover]                 # of the tour: so much may be repaired a day without being asked
 partitions = 24
