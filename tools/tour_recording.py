@@ -7,20 +7,22 @@ import re
 import sys
 import tempfile
 import time
+from copy import copy
 from io import StringIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from rich.color_triplet import ColorTriplet
 from rich.console import Console
-from rich.terminal_theme import SVG_EXPORT_THEME
+from rich.terminal_theme import SVG_EXPORT_THEME, TerminalTheme
 
 from assets.tour.command import play
 from lakehouse.stopping import Stop
 
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "tour.svg"
 WIDTH, ROWS = 118, 26
-CHARACTER, LINE, MARGIN = 7.8, 17, 14  # pixels
+CHARACTER, LINE, MARGIN = 7.9, 17, 14  # pixels
 LONGEST_WAIT, AT_LEAST, AT_THE_END = 0.6, 0.05, 8.0  # seconds
 TO_READ = 2.2  # seconds after what a step says first, and what it has verified
 
@@ -34,12 +36,19 @@ class Recorder(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*objects, **options)
-        html = self.export_html(theme=SVG_EXPORT_THEME, code_format="{code}", inline_styles=True)
+        html = self.export_html(theme=_theme(), code_format="{code}", inline_styles=True)
         self.prints.append((time.monotonic(), html))
         sys.stdout.write(self.file.getvalue())  # type: ignore[attr-defined]
         sys.stdout.flush()
         self.file.truncate(0)
         self.file.seek(0)
+
+
+def _theme() -> TerminalTheme:
+    """Returns the theme of rich's own pictures, with a background that leaves dim text well to be read."""
+    theme = copy(SVG_EXPORT_THEME)
+    theme.background_color = ColorTriplet(105, 110, 116)
+    return theme
 
 
 def drawn(prints: list[tuple[float, str]]) -> str:
