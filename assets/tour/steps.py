@@ -22,8 +22,6 @@ heartbeat_within = "10 seconds"   # of the tour: a job without a sign of life is
 [repair.turnover]                 # of the tour: so much may be repaired a day without being asked
 partitions = 24
 rows = 1000
-[spark_conf]                      # of the tour: for JVMs that run for seconds
-"spark.driver.defaultJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """
 _BY_HAND = "python -c \"from deltalake import DeltaTable as T; T('.lakehouse/gold/turnover').{}\""
 
