@@ -66,18 +66,19 @@ def play(console: "Console", folder: Path, stopping: Stop, *, auto: bool, keep: 
     environment = _environment(folder)
     parts = Parts(Settings(root=folder / ".lakehouse"), console, stopping, lambda: environment)
     parts.running["what is left"] = [lambda: _end_marked(environment[_MARK])]
-    exit_code = 3
+    exit_code = 2  # of an error of the library
     try:
         _steps(Guide(folder, parts), auto or not console.is_terminal)
         exit_code = 0
     except Stopped:
+        exit_code = 3
         console.print("[yellow]ended before the last step[/yellow]")
     except CheckError as err:
         exit_code = 1
         console.print(Text.assemble(("✗ not verified: ", "bold red"), f"{err}"))
     finally:
         parts.end("job", "board", "what is left")
-        kept = keep or exit_code == 1
+        kept = keep or exit_code in (1, 2)  # there is something to look at
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
     left = f"{folder} stays" if kept else f"{folder} is removed (--keep keeps it)"

@@ -109,7 +109,9 @@ class Guide:
                 if self.stopping.wait(0.1):
                     raise Stopped(what)
                 if time.monotonic() > deadline:
-                    raise CheckError(f"{what}: within {_WITHIN:.0f} s, and it has not come")
+                    raise CheckError(
+                        f"{what}: within {_WITHIN:.0f} s, and it has not come; .lakehouse/_jobs/orders/driver.log may say why"
+                    )
 
     def wait_for_orders(self) -> None:
         """Waits until all that was sent has gone through every table."""

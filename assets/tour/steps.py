@@ -32,7 +32,8 @@ def events_flow(guide: Guide) -> str:
     guide.run("lakehouse init .")
     with (guide.folder / "lakehouse.toml").open("a") as file:
         file.write(_SETTINGS)
-    guide.orders = _lines(guide, "orders.jsonl")
+    lines = (guide.folder / "orders.jsonl").read_text().splitlines()
+    guide.orders = list(map(json.loads, lines))
     guide.messages = len(guide.orders)
     guide.run("tail -n 4 orders.py")
     guide.run("lakehouse broker start")
@@ -170,10 +171,6 @@ STEPS: dict[str, Callable[[Guide], str]] = {
     "A change: planned, compared, promoted, rolled back": a_change,
     "A second process takes over": another_process,
 }
-
-
-def _lines(guide: Guide, name: str) -> list[Order]:
-    return [json.loads(line) for line in (guide.folder / name).read_text().splitlines()]
 
 
 def _hour(guide: Guide, hour: int, many: int) -> list[Order]:
