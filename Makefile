@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo check test verify stories bench matrix soak docs lock setup clean help
+.PHONY: tour demo check test verify stories bench matrix soak docs lock setup clean help
 BIN := .venv/bin
 LOCKED := .venv/.locked
 READY := .venv/.ready
@@ -27,6 +27,9 @@ if [ "$${version:-0}" -lt 17 ]; then \
   exit 1; \
 fi
 endef
+
+tour: setup ## ten minutes, nine steps, each verified (AUTO=1: without a key for each)
+	@$(BIN)/lakehouse tour $(if $(AUTO),--auto)
 
 demo: setup ## start everything and show it at work (SECONDS=60 ends it after a minute)
 	@$(BIN)/lakehouse demo $(if $(SECONDS),--seconds $(SECONDS))

@@ -6,13 +6,10 @@ order that loses nothing.
 """
 
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assets.parts import Parts
+from assets.tour.command import tour
 from assets.ui import app, dagster_dev, dagster_environment
 from lakehouse.settings import Settings
 from lakehouse.stopping import Stop
@@ -31,13 +30,10 @@ if TYPE_CHECKING:
     from lakehouse.storage.log.certificates import Certificate
 
 _BATCH = 200_000
-_UI_WITHIN = 300.0  # seconds
-_BOARD = 8182  # its port, unless it is taken
 # events per second of each pipeline: two cores also start two jobs and Dagster meanwhile
 _RATE = 200
 
 
-@app.command()
 def demo(
     seconds: Annotated[
         float | None,
@@ -72,19 +68,19 @@ def demo(
             stage.start(history, port if ui else None)
         stage.watch(port if ui else None, seconds)
         interrupted = stopping.is_set()
-        stage.end("producers", "jobs")
+        stage.parts.end("producers", "jobs")
         if seconds is not None and not interrupted:
             raise typer.Exit(stage.reconcile())
     finally:
-        stage.end("producers", "jobs", "ui", "broker")
+        stage.parts.end("producers", "jobs", "ui", "board", "broker")
 
 
 class _Demo:
-    """The running parts, by the name under which they are ended."""
+    """What the demo starts and shows."""
 
     def __init__(self, settings: Settings, console, stopping: Stop) -> None:
         self.settings, self.console, self.stopping = settings, console, stopping
-        self.running: dict[str, list[Callable[[], object]]] = {}
+        self.parts = Parts(settings, console, stopping, lambda: dagster_environment(settings))
         self.board = ""  # its address
 
     def start(self, history: str, port: int | None) -> None:
@@ -97,9 +93,9 @@ class _Demo:
             f"[dim]a minute or two until all of it runs{where}; data in {settings.root}[/dim]"
         )
         if port:
-            self._board()
+            self.board = self.parts.start_board()
         if not settings.bootstrap_servers:
-            self._step(
+            self.parts.begin(
                 "Kafka broker",
                 "broker",
                 lambda: kafka_broker.stop(settings),
@@ -122,27 +118,19 @@ class _Demo:
     def _job(self, pipeline: str) -> None:
         from streaming_jobs.supervision import supervisor
 
-        self._step(
+        self.parts.begin(
             f"streaming job {pipeline}",
             "jobs",
             lambda: supervisor.stop(self.settings, pipeline, by="lakehouse demo"),
             lambda: supervisor.start(self.settings, pipeline, wait=300, by="lakehouse demo"),
         )
 
-    def _board(self) -> None:
-        port = _free_port(_BOARD)
-        self.board = f"http://localhost:{port}/"
-        command = [sys.executable, "-m", "lakehouse", "board", "--port", str(port)]
-        ready = partial(self._await, self.board, "board.log")
-        text = f"the board on {self.board}: jobs, tables and verdicts, live"
-        self._process("ui", text, command, "board.log", ready)
-
     def _ui(self, port: int, tables: "Iterable[Table]") -> None:
         address = f"http://localhost:{port}"
         text = f"Dagster UI on {lineage(address, tables)}"
         command = dagster_dev(port, ["-m", "assets.definitions"])
-        ready = partial(self._await, f"{address}/server_info", "dagster.log")
-        self._process("ui", text, command, "dagster.log", ready)
+        ready = partial(self.parts.await_page, f"{address}/server_info", "dagster.log")
+        self.parts.process("ui", text, command, "dagster.log", ready)
 
     def watch(self, port: int | None, seconds: float | None) -> None:
         """Shows the tables until the time is over or someone stops the demo."""
@@ -200,37 +188,6 @@ class _Demo:
         self.console.print(f"[green]{summary}, stream = batch[/green]")
         return 0
 
-    def end(self, *parts: str) -> None:
-        """Ends the running ones of these parts. Raises JobError at the end if a part could not be ended."""
-        from lakehouse.errors import JobError
-
-        failed = []
-        for part in parts:
-            for stop in self.running.pop(part, []):
-                try:
-                    with self.console.status(f"ending {part}"):
-                        stop()
-                except Exception as err:  # else all later parts would run on
-                    failed.append((part, err))
-        if failed:
-            errors = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
-            raise JobError(
-                f"demo={self.settings.root}: all of it must end, and some of it may run on ({errors}); `lakehouse stream status` "
-                "and `lakehouse broker status` show what"
-            ) from failed[0][1]
-
-    def _step(
-        self, text: str, part: str, stop: Callable[[], object], begin: Callable[[], object]
-    ) -> None:
-        if self.stopping.is_set():
-            return
-        self.running.setdefault(part, []).append(stop)
-        began = time.monotonic()
-        begin()
-        seconds = time.monotonic() - began
-        # an address stays in one piece, however narrow the terminal is
-        self.console.print(f"[green]✓[/green] {text} [dim]{seconds:.1f} s[/dim]", soft_wrap=True)
-
     def _produce(self, pipeline: str, history: str) -> None:
         from lakehouse.producers import registry
 
@@ -243,55 +200,7 @@ class _Demo:
         command = [sys.executable, "-m", "lakehouse", "produce", pipeline, "--live", "--json"]
         what = f"{history} of history, then the present" if past else "the present"
         text = f"producer of {pipeline}: {what}"
-        self._process("producers", text, [*command, *past, *rate], f"producer_{pipeline}.log")
-
-    def _await(self, address: str, log_name: str, process: subprocess.Popen) -> None:
-        """Returns when a page answers, or somebody stops the demo. Raises JobError if its process ends, or takes too long."""
-        from lakehouse.errors import JobError
-        from lakehouse.storage.disk import layout
-
-        log = layout.demo_logs(self.settings) / log_name
-        deadline = time.monotonic() + _UI_WITHIN
-        while not self.stopping.wait(0.2) and not _answers(address):
-            if process.poll() is not None:
-                raise JobError(
-                    f"page={address}: its process ended while it started (exit code {process.returncode}), perhaps because the "
-                    f"port is taken; see {log}, or choose another --port"
-                )
-            if time.monotonic() > deadline:
-                raise JobError(
-                    f"page={address}: it must answer within {_UI_WITHIN:.0f} s and did not; see {log}, or use --no-ui"
-                )
-
-    def _process(
-        self,
-        part: str,
-        text: str,
-        command: list[str],
-        log: str,
-        ready: Callable[[subprocess.Popen], None] = lambda process: None,
-    ) -> None:
-        from lakehouse.storage.disk import layout
-
-        folder = layout.demo_logs(self.settings)
-        folder.mkdir(parents=True, exist_ok=True)
-        environment = dagster_environment(self.settings)
-
-        def begin() -> None:
-            # a session of its own: Ctrl-C reaches the demo alone
-            with (folder / log).open("ab") as output:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    start_new_session=True,
-                )
-            self.running[part].append(lambda: _end_tree(process))
-            ready(process)
-
-        self._step(text, part, lambda: None, begin)
+        self.parts.process("producers", text, [*command, *past, *rate], f"producer_{pipeline}.log")
 
     def _shown(self, port: int | None, left: float):
         from rich.console import Group
@@ -321,38 +230,6 @@ def lineage(address: str, tables: "Iterable[Table]") -> str:
     return f"{address}/asset-groups?expanded=" + ",".join(f"global@global:{g}" for g in groups)
 
 
-def _free_port(wanted: int) -> int:
-    """Returns the port, or any other one if it is taken."""
-    for port in (wanted, 0):
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as free:
-            return free.getsockname()[1]
-    return wanted
-
-
-def _answers(address: str) -> bool:
-    from urllib.request import urlopen
-
-    try:
-        with urlopen(address, timeout=5):
-            return True
-    except OSError:  # also what urllib raises
-        return False
-
-
-def _end_tree(process: subprocess.Popen) -> None:
-    """Ends a process and all that it started; kills what is left after 20 seconds."""
-    import psutil
-
-    if process.poll() is None:
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        process.send_signal(signal.SIGINT)
-        _, left = psutil.wait_procs(tree, timeout=20)
-        for each in left:
-            each.kill()
-        psutil.wait_procs(left, timeout=5)
-    process.wait()
-
-
 def _verdict(certificate: "Certificate") -> "Text | str":
     """Returns the verdict; EQUAL without a row is red, since the demo does not count it."""
     from rich.text import Text
@@ -360,3 +237,7 @@ def _verdict(certificate: "Certificate") -> "Text | str":
     if certificate.verdict == "EQUAL" and not certificate.rows_recomputed:
         return Text("EQUAL, no row compared", style="bold red")
     return certificate.verdict
+
+
+for command in (demo, tour):
+    app.command()(command)

@@ -9,7 +9,7 @@ import pytest
 from dagster import DagsterInstance
 from rich.console import Console
 
-from assets.demo import _answers, _Demo
+from assets.parts import Parts, answers
 from assets.ui import dagster_environment
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
@@ -27,25 +27,26 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bi
 def demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # what the process serves
     (tmp_path / "server_info").write_text("{}")
-    stage = _Demo(Settings(root=tmp_path / "root"), Console(record=True, width=200), Stop())
-    yield stage
-    stage.end("ui")
+    settings, console = Settings(root=tmp_path / "root"), Console(record=True, width=200)
+    parts = Parts(settings, console, Stop(), lambda: dagster_environment(settings))
+    yield parts
+    parts.end("ui")
 
 
-def start(demo: _Demo, script: str) -> str:
+def start(demo: Parts, script: str) -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", script, str(port)]
-    demo._process(
-        "ui", "the UI", command, "dagster.log", partial(demo._await, address, "dagster.log")
+    demo.process(
+        "ui", "the UI", command, "dagster.log", partial(demo.await_page, address, "dagster.log")
     )
     return f"{address}/server_info"
 
 
 def test_it_is_up_when_it_answers(demo):
-    assert _answers(start(demo, SLOW))
+    assert answers(start(demo, SLOW))
     assert "✓ the UI" in demo.console.export_text()
 
 

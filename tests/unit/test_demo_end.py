@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from assets.demo import _Demo, _verdict
+from assets.demo import _verdict
+from assets.parts import Parts
 from lakehouse.cli.console import print_columns
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
@@ -15,18 +16,18 @@ from lakehouse.storage.log.certificates import Certificate
 
 
 def test_what_cannot_be_ended_leaves_nothing_behind_it_running(tmp_path):
-    demo, ended = _Demo(Settings(root=tmp_path), Console(quiet=True), Stop()), []
+    parts, ended = Parts(Settings(root=tmp_path), Console(quiet=True), Stop(), dict), []
 
     def fails() -> None:
         raise JobError("pipeline=sensors: it has not stopped")
 
-    demo.running = {
+    parts.running = {
         "jobs": [fails, lambda: ended.append("job")],
         "broker": [lambda: ended.append("broker")],
     }
     with pytest.raises(JobError, match="jobs: JobError: pipeline=sensors: it has not stopped"):
-        demo.end("producers", "jobs", "broker")
-    assert ended == ["job", "broker"] and not demo.running
+        parts.end("producers", "jobs", "broker")
+    assert ended == ["job", "broker"] and not parts.running
 
 
 @pytest.mark.parametrize(
