@@ -37,7 +37,7 @@ class Finding:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the settings, Java, jars, packages, root, broker, port, tables, and the folders that they read.
+    """Check the settings, Java, jars, class archives, packages, root, broker, port, tables, and the folders that they read.
 
     Exit code 1 if something that is needed is missing.
     """
@@ -52,7 +52,10 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    for check in (_python, _settings, _java, _jars, _packages, _root, _broker, _port, _tables):
+    checks = (
+        _python, _settings, _java, _jars, _archives, _packages, _root, _broker, _port, _tables,
+    )  # fmt: skip
+    for check in checks:
         name = check.__name__.strip("_")
         try:
             yield check(settings, name)
@@ -99,6 +102,20 @@ def _jars(settings: Settings, name: str) -> Finding:
         remedy = "the first start fetches them (66 MB)"
         return Finding(name, "note", f"none in {settings.jars}", remedy)
     return Finding(name, "ok", f"in {settings.jars}")
+
+
+def _archives(settings: Settings, name: str) -> Finding:
+    """Reports a missing archive, which a JVM does without in silence."""
+    from lakehouse.runtime import cds_archive
+
+    try:
+        archives = {program: cds_archive.archive(program) for program in cds_archive.PROGRAMS}
+    except (OSError, SettingsError) as err:  # there is none for a java that is not there
+        return Finding(name, "note", str(err), "install Java first")
+    if missing := [program for program, path in archives.items() if not path.exists()]:
+        found = f"none of classes of {', '.join(missing)}: each start takes ten seconds of CPU more"
+        return Finding(name, "note", found, "`make setup` in the checkout records them")
+    return Finding(name, "ok", f"of classes, for {', '.join(archives)}")
 
 
 def _packages(settings: Settings, name: str) -> Finding:
