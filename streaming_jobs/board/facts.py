@@ -88,11 +88,12 @@ class Facts:
         settings = self.lakehouse.settings
         status = self._jobs[name] = supervisor.status(settings, name)
         before = self._parts.get(f"job/{name}", (0, {}))[1]
-        names = ("status.json", "history.json", "desired.json")
         # the folder shows that a file was moved aside, or that such a one is gone
         watched = (
             layout.job_folder(settings, name),
-            *(layout.job_file(settings, name, file) for file in names),
+            layout.job_file(settings, name, "status.json"),
+            layout.job_file(settings, name, "history.json"),
+            layout.job_file(settings, name, "desired.json"),
         )
         stamp = (status and status.state, *map(files.modified, watched))
         if before and "unreadable" not in before and stamp == self._stamps.get(name):
