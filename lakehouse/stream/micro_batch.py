@@ -28,7 +28,7 @@ from lakehouse.runtime.service import Service
 from lakehouse.storage.delta import delta_log, delta_stream, delta_writer, small_commits
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import NOTHING, Commit, recorded
+from lakehouse.storage.log.commits import Commit, recorded, unwritten
 from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning
 from lakehouse.storage.position.reference_versions import SEEN
@@ -358,16 +358,7 @@ class StreamRun:
 
     def _commit(self, batch: int, **known: Any) -> Commit:
         """Returns the commit of a micro-batch, without its version."""
-        return Commit(
-            table=self.table.name,
-            role="stream",
-            generation=self.generation,
-            batch=batch,
-            version=NOTHING,
-            at=datetime.now(UTC),
-            code_version=self.table.code_version,
-            **known,
-        )
+        return unwritten(self.table, "stream", self.generation, batch, **known)
 
     def _add(self, commit: Commit, *, recorded: bool = False) -> None:
         self.session.commit_log(self.table).append(commit, recorded=recorded)
