@@ -24,26 +24,20 @@ if TYPE_CHECKING:
 
 
 def append(
-    rows: DataFrame,
+    rows: "DataFrame | pyarrow.Table",
     path: Path,
     app: str,
     batch: int,
     metadata: Mapping[str, object],
-    *,
-    replayed: bool = False,
 ) -> int:
     """Appends the rows of one micro-batch and returns the Delta version that has them.
 
-    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch
-    `replayed` after that is computed all the same, for its counts and, behind a stateful operator,
-    for its state. Spark writes the files, as Delta does, with their statistics; the commit is that
-    of `append_few`. Delta's own would read the state of the whole table, most of the time of a
-    small commit, for what the caller knows. Two writers of one `app` exclude each other: the one
-    that commits second fails.
+    The batch is recorded in the same commit as the last one of `app` (`committed`). Of a DataFrame
+    Spark writes the files, as Delta does, with their statistics; rows in memory need no Spark job.
+    The commit is not Delta's own, which would read the state of the whole table, most of the time
+    of a small commit, for what the caller knows. Two writers of one `app` exclude each other: the
+    one that commits second fails.
     """
-    if replayed:
-        compute(rows)
-        return version_of(path, app, batch)
     return commit(files_of(rows, path), path, app, batch, metadata)
 
 
@@ -62,13 +56,6 @@ def compute(rows: DataFrame) -> None:
     rows.agg(F.count(F.lit(1))).head()
 
 
-def append_few(
-    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
-) -> int:
-    """Appends rows that are in memory, without a Spark job, otherwise as `append`."""
-    return commit(small_commits.files_of(rows, path), path, app, batch, metadata)
-
-
 def upsert(
     rows: "pyarrow.Table",
     path: Path,
@@ -77,7 +64,7 @@ def upsert(
     metadata: Metadata,
     touched: "pyarrow.ChunkedArray",
 ) -> int:
-    """Puts rows in the place of all that a keyed table has of the `touched` keys, otherwise as `append_few`."""
+    """Puts rows in the place of all that a keyed table has of the `touched` keys, otherwise as `append`."""
     return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
 
 
@@ -155,8 +142,10 @@ def _overwrite(
     return small_commits.replace(added, removed, path, version, partitions, text)
 
 
-def files_of(rows: DataFrame, path: Path) -> list[dict]:
-    """Has Spark write the rows as files of the table, which a commit is yet to name."""
+def files_of(rows: "DataFrame | pyarrow.Table", path: Path) -> list[dict]:
+    """Writes the rows as files of the table, which a commit is yet to name: a DataFrame's by Spark."""
+    if not isinstance(rows, DataFrame):
+        return small_commits.files_of(rows, path)
     written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
     return [json.loads(written.apply(n).json())["add"] for n in range(written.size())]
 
