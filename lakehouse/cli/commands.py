@@ -35,11 +35,8 @@ def tables(as_json: AsJson = False) -> None:
 
     lakehouse = opening.lakehouse()
     states = [asdict(state) for state in overview(lakehouse)]
-    if as_json:
-        console.print_json(states)
-    else:
-        shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
-        console.print_rows(shown[0], (state.values() for state in shown))
+    shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
+    console.print_records(states if as_json else shown, as_json)
     _note_states(states)
     _remark(lakehouse, list(lakehouse.catalog))
     _note_lost(lakehouse)

@@ -146,15 +146,10 @@ def read(table: str, as_of: str = "", *, settings: Settings | None = None) -> "p
     return pa.table(delta_tables.select(f'SELECT {chosen} FROM "{table}"', paths, versions))
 
 
-def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
-    """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
-    return select_in_spark(session, sql, limit, as_of, as_answer)
-
-
 def select_in_spark(
     session: "Session", sql: str, limit: int | None, as_of: str, convert: Conversion[T]
 ) -> T:
-    """Returns the rows as `convert` gives them, which is `as_answer` or `as_arrow`."""
+    """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 

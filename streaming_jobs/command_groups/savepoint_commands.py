@@ -1,6 +1,5 @@
 """The commands of the `lakehouse` command line about savepoints. None of them needs a JVM."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ def create(
     with console.working(f"creating the savepoint {name}"):
         made = savepoints.create(lakehouse, name, note)
     if as_json:
-        console.print_json([asdict(made)])
+        console.print_json([made])
         return
     console.print_text(
         f"{name}: {len(made.tables)} tables, {made.files:,} files, {made.bytes:,} bytes"
@@ -71,7 +70,7 @@ def show(name: _Name, as_json: AsJson = False) -> None:
     settings = opening.lakehouse().settings
     savepoint = savepoints.savepoint(settings, name)
     if as_json:
-        console.print_json([asdict(savepoint)])
+        console.print_json([savepoint])
         return
     console.print_facts({key: getattr(savepoint, key) for key in ("name", "at", "note", "library")})
     columns = ("table", "version", "rows", "frontier", "code version")
