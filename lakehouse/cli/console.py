@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
+Pipelines = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 _STYLES = {"EQUAL": "green", "DIFFERENT": "bold red"}
 _STYLES |= dict.fromkeys(("PENDING", "OPEN", "UNVERIFIABLE"), "yellow")
 EXTRAS = {  # top-level module -> the extra that installs it

@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Yes
 
 group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command()
@@ -100,7 +99,7 @@ def restore(
     discard: Annotated[
         bool, typer.Option("--discard", help="Make no savepoint of what is there now")
     ] = False,
-    yes: _Yes = False,
+    yes: Yes = False,
 ) -> None:
     """Put all tables back as they were at a savepoint. All jobs must be stopped.
 
@@ -174,7 +173,7 @@ def import_(
 
 
 @group.command()
-def drop(name: _Name, yes: _Yes = False) -> None:
+def drop(name: _Name, yes: Yes = False) -> None:
     """Remove a savepoint. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage.versions import savepoints
 

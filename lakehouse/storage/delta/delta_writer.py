@@ -160,7 +160,7 @@ def _writer(spark: SparkSession, path: Path):
     It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
     Delta lists the log, and asks for the state of each file in it, each time.
     """
-    identity, none = small_commits.identity(path), _none(spark)
+    identity, none = small_commits.identity(path), _jvm(spark, "scala.Option").empty()
     log = _delta_log(spark, path)
     if _bases.get(path, ("", None))[0] != identity:
         _bases[path] = (identity, log.update(False, none, none))
@@ -170,10 +170,6 @@ def _writer(spark: SparkSession, path: Path):
 def _delta_log(spark: SparkSession, path: Path):
     log = _jvm(spark, "org.apache.spark.sql.delta.DeltaLog")
     return log.forTable(spark._jsparkSession, str(path))
-
-
-def _none(spark: SparkSession):
-    return _jvm(spark, "scala.Option").empty()
 
 
 def _jvm(spark: SparkSession, name: str) -> Any:
@@ -237,9 +233,7 @@ def version_of(path: Path, app: str, batch: int) -> int:
 def noted(path: Path, app: str, batch: int) -> dict | None:
     """Returns the metadata of the commit by which `app` wrote that batch; None if it made none."""
     marked = _marked(path, app, batch)
-    if marked is None:
-        return None
-    return json.loads((delta_log.commit_info(path, marked) or {})["userMetadata"])
+    return None if marked is None else json.loads(delta_log.noted(path, marked))
 
 
 def _marked(path: Path, app: str, batch: int) -> int | None:
