@@ -200,13 +200,12 @@ def get(
 ) -> None:
     """Show the row of a key of a keyed table, or all versions of a key of a versioned table. Needs no scan."""
     from lakehouse.cli.query import Answer
-    from lakehouse.storage.disk.layout import table_path
     from lakehouse.storage.keyed import point_reads
 
     lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(table)
     keys = chosen.keys if chosen.kind.is_upserted else ()
-    rows = point_reads.get(table_path(lakehouse.settings, chosen), keys, *key)
+    rows = point_reads.get(lakehouse.path(chosen), keys, *key)
     if not rows:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(

@@ -17,7 +17,7 @@ from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.delta import delta_log, delta_tables, python_years
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import Side, table_path
+from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 
@@ -61,14 +61,14 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
     paths = {}
     for table in lakehouse.catalog:
-        paths[table.name] = table_path(lakehouse.settings, table)
+        paths[table.name] = lakehouse.path(table)
         sides: dict[Side, object] = {
             "quarantine": table.kind.has_partitions,
             "answers": table.lookup,
             "early": table.early_results,
         }
         for side in (side for side, is_there in sides.items() if is_there):
-            paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
+            paths[f"{table.name}__{side}"] = lakehouse.path(table, side)
     for name in layout.upgraded(lakehouse.settings):
         if name in lakehouse.catalog.tables:
             upgraded = lakehouse.catalog.table(name)
