@@ -337,21 +337,15 @@ def backfill_together(
     session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing"
 ) -> list[Commit]:
     """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
-    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
-    check_range(session, table, span, whole_partitions=True)
-    return list(published(session, table, units, started, ask=ask, together=True))
+    check_range(session, table, Range(units[0].start, units[-1].end), whole_partitions=True)
+    return list(published(session, table, units, ask, together=True))
 
 
 def published(
-    session: Session,
-    table: Table,
-    units: Sequence[Range],
-    started: float,
-    ask: Ask = "missing",
-    **how: Any,
+    session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing", **how: Any
 ) -> Iterator[Commit]:
     """Computes the units, which follow each other without a gap, at once, and publishes them."""
-    span = Range(units[0].start, units[-1].end)
+    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     computed = compute(session, table, span, states="keep", ask=ask)
     with kept_states.keeping(session, computed.begun):
         yield from publish(session, table, computed, units, started, **how)
