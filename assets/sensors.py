@@ -84,9 +84,10 @@ def _closings(
     if span is None or (last and span.end <= last.end):
         return []
     span = Range(max(span.start, last.end), span.end) if last else span
-    version, stored = coverage.stored(settings, table)
+    held = coverage.content(settings, table)
+    stored = held.partitions
     ahead, offsets = partitions.reached(settings, catalog, table)
-    shared: dict[str, Any] = {"delta_version": version, "code_version": table.code_version}
+    shared: dict[str, Any] = {"delta_version": held.version, "code_version": table.code_version}
     shared |= {"offsets": dg.MetadataValue.json(offsets)} | instant("frontier", ahead)
     shared |= column_schema(settings, table)
     events = []
@@ -162,7 +163,7 @@ def _replacements(
     commit_log = CommitLog(settings, table)
     newer = takewhile(lambda c: c.at > before, commit_log) if before else islice(commit_log, 1)
     commits = [c for c in newer if c.role != "stream" and c.version != NOTHING]
-    _, stored = coverage.stored(settings, table) if commits else (-1, {})
+    stored = coverage.content(settings, table).partitions if commits else {}
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
         keys = list(span.partitions(table.partition_by)) if span else [None]

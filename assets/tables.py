@@ -102,7 +102,7 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 outcomes[key] = commit
                 outcome, total = of_outcome(commit)["outcome"], len(planned.partitions)
                 context.log.info(f"{key}: {outcome}, {len(outcomes)} of {total}")
-        _, stored = coverage.stored(lakehouse.settings, table)
+        stored = coverage.content(lakehouse.settings, table).partitions
         quarantined = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
             of_key = of_partition(stored.get(key, coverage.Stored()), quarantined[key])
@@ -125,10 +125,10 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
 
         with refusals():
             commit = reference_tables.rebuild(lakehouse.session_of(table), table)
-        version, stored = coverage.stored(lakehouse.settings, table)
+        held = coverage.content(lakehouse.settings, table)
         metadata = of_commit(commit) if commit else {}
-        metadata |= {"changed": commit is not None, "delta_version": version}
-        metadata["rows"] = sum(partition.rows for partition in stored.values())
+        metadata |= {"changed": commit is not None, "delta_version": held.version}
+        metadata["rows"] = held.rows
         return dg.MaterializeResult(metadata=metadata)
 
     return rebuild

@@ -121,9 +121,8 @@ def _published(
     left = len(units)
     for chunk in _chunks(units, at_once):
         _give_way(session)
-        started = time.monotonic()
         left -= len(chunk)
-        yield from compute.published(session, table, chunk, started, ask=ask, run=run, left=left)
+        yield from compute.published(session, table, chunk, ask, run=run, left=left)
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:

@@ -17,6 +17,8 @@ tables = console.group("Tables: what they hold, what was quarantined or late.")
 groups = {"reconcile": reconcile_commands.group, "table": tables, "upgrade": upgrade_commands.group}
 app = console.group(groups=groups)
 
+_Ingest = Annotated[str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")]
+
 
 @app.command()
 def backfill(
@@ -147,9 +149,7 @@ def update(
 
 @app.command()
 def erase(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
-    ],
+    table: _Ingest,
     where: Annotated[
         str, typer.Option(help="Which rows: a condition on the table's columns, in Spark's SQL")
     ],
@@ -202,9 +202,7 @@ def erase(
 
 @tables.command()
 def replay(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="An ingest table: it reads a topic")
-    ],
+    table: _Ingest,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

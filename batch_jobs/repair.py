@@ -94,7 +94,7 @@ def plan(
     rows = allowed.rows - sum(r.rows for r in today)
     plans = []
     for planned in _differing(coverage.coverage(lakehouse, table), table):
-        if not _inside(span, planned.partition, table):
+        if span and not span.covers(planned.partition, table.partition_by):
             continue
         refused = _refused(planned, done) if unasked else ""
         if unasked and not refused and (partitions < 1 or rows < planned.rows):
@@ -119,7 +119,7 @@ def unreconciled(lakehouse: Lakehouse, name: str, span: Range | None = None) -> 
     lakehouse.catalog.check_derived(table)
 
     def inside(partition: str) -> bool:
-        return _inside(span, partition, table)
+        return span is None or span.covers(partition, table.partition_by)
 
     covered = coverage.coverage(lakehouse, table)
     closed = coverage.closed(lakehouse.settings, table, (), BEGINNING)
@@ -140,11 +140,6 @@ def _differing(covered: Coverage, table: Table) -> list[Planned]:
         key = next(Range(c.start, c.end).partitions(table.partition_by))
         by_partition[key] = Planned(key, c.missing + c.extra + c.changed, c.cause)
     return [by_partition[key] for key in sorted(by_partition)]
-
-
-def _inside(span: Range | None, partition: str, table: Table) -> bool:
-    whole = partition_range(partition, table.partition_by)
-    return span is None or (span.start <= whole.start and whole.end <= span.end)
 
 
 def _refused(planned: Planned, done: list[Repaired]) -> str:

@@ -106,7 +106,8 @@ def compare(
     with read_holds.under_way(session.settings):
         compared = _compared(session, beside_session, table)
     differing = [partition for partition in compared if partition.differs]
-    outside = [p for p in differing if may_differ and not _within(p.partition, table, may_differ)]
+    length = table.partition_by
+    outside = [p for p in differing if may_differ and not may_differ.covers(p.partition, length)]
     refused = ""
     if outside:
         first = outside[0]
@@ -123,11 +124,6 @@ def compare(
     }
     upgrade = upgrades.note_compared(session.settings, table, summary, may_differ, refused)
     return upgrade, compared
-
-
-def _within(partition: str, table: Table, span: Range) -> bool:
-    whole = partition_range(partition, table.partition_by)
-    return span.start <= whole.start and whole.end <= span.end
 
 
 def _compared(session: Session, other: Session, table: Table) -> list[Compared]:

@@ -12,7 +12,7 @@ import typer
 
 from batch_jobs.arguments import Name, asked_range
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Yes
 
 if TYPE_CHECKING:
     from lakehouse.storage.log.comparisons import Compared
@@ -152,9 +152,7 @@ def _end(table: str, upgrade: "Upgrade") -> None:
 
 
 @group.command()
-def drop(
-    table: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False
-) -> None:
+def drop(table: Name, yes: Yes = False) -> None:
     """Remove the version beside a table: one that is not wanted, or, once promoted, the one before.
 
     After that there is nothing to roll back to. Exit code 0 when done, 2 when refused.

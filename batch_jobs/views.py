@@ -94,7 +94,7 @@ def show_backfill(
                 "seconds": f"{sum(c.seconds for c in mine):.1f}",
             }
         )
-    console.print_rows(rows[0], (row.values() for row in rows))
+    console.print_records(rows)
     for name, partitions in pending.items():
         console.print_text(
             f"{name} is PENDING in {brief(partitions)}: follow by `--cascade`, or by a backfill of its own"

@@ -97,7 +97,7 @@ def _write(settings: Settings, table: Table, commits: int) -> None:
                 "_partition": [f"{at:%Y-%m-%d-%H}"],
             }
         )
-        version = delta_writer.append_few(rows, path, f"{table.name}:stream:1", n, {"inputs": {}})
+        version = delta_writer.append(rows, path, f"{table.name}:stream:1", n, {"inputs": {}})
         made = Commit(
             table.name,
             "stream",

@@ -185,7 +185,8 @@ class Payments:
         numbers = range(self.rows, self.rows + rows)
         batch = len(self.commits)
         metadata = delta_writer._text(_APP, batch, {"inputs": {}})
-        small_commits.append(_rows(numbers), self.path, _APP, batch, metadata)
+        files = small_commits.files_of(_rows(numbers), self.path)
+        small_commits.commit(files, self.path, _APP, batch, metadata)
         self.commits.append((time.time(), numbers))
         self.rows += rows
 

@@ -40,6 +40,11 @@ class Range:
     def overlaps(self, other: "Range") -> bool:
         return self.start < other.end and other.start < self.end
 
+    def covers(self, partition: str, length: PartitionBy) -> bool:
+        """Returns True if the whole partition lies in the range."""
+        whole = partition_range(partition, length)
+        return self.start <= whole.start and whole.end <= self.end
+
     def aligned(self, length: PartitionBy) -> bool:
         return (
             floor(self.start, PARTITION_LENGTHS[length]) == self.start

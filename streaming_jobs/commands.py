@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Pipelines
 from streaming_jobs.command_groups import (
     exporter_commands,
     publish_commands,
@@ -34,7 +34,6 @@ app = console.group(
 for command in (exporter_commands.board, exporter_commands.metrics, exporter_commands.lineage):
     app.command()(command)
 
-_PIPELINES = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
 _WAIT = Annotated[
     float | None,
     typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
@@ -49,7 +48,7 @@ _NOW = Annotated[
 
 
 @stream.command()
-def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
+def start(pipelines: Pipelines = None, wait: _WAIT = None) -> None:
     """Start streaming jobs. Each is a process of its own, which goes on when this command ends.
 
     A scheduled job is run once up to the present, while the command waits, and is then on its
@@ -68,7 +67,7 @@ def start(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
 @stream.command()
 def stop(
-    pipelines: _PIPELINES = None,
+    pipelines: Pipelines = None,
     timeout: _DRAIN = 60,
     now: _NOW = False,
     savepoint: Annotated[
@@ -106,7 +105,7 @@ def stop(
 
 @stream.command()
 def restart(
-    pipelines: _PIPELINES = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False
+    pipelines: Pipelines = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False
 ) -> None:
     """Stop and start streaming jobs; paused queries are tried again."""
     from streaming_jobs.supervision import supervisor
@@ -123,7 +122,7 @@ def restart(
 
 
 @stream.command()
-def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
+def rescale(pipelines: Pipelines = None, wait: _WAIT = None) -> None:
     """Start streaming jobs again on more or fewer resources, as the settings say now.
 
     Where Spark keeps a state, it is divided into that many partitions while the job is stopped, and
@@ -156,7 +155,7 @@ def rescale(pipelines: _PIPELINES = None, wait: _WAIT = None) -> None:
 
 
 @stream.command()
-def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
+def status(pipelines: Pipelines = None, as_json: AsJson = False) -> None:
     """Show the state of streaming jobs and of each of their queries."""
     from rich.text import Text
 
@@ -192,7 +191,7 @@ def status(pipelines: _PIPELINES = None, as_json: AsJson = False) -> None:
 
 @stream.command()
 def top(
-    pipelines: _PIPELINES = None,
+    pipelines: Pipelines = None,
     seconds: Annotated[
         float | None, typer.Option(help="End after so many seconds; by default at Ctrl-C")
     ] = None,
@@ -218,7 +217,7 @@ def top(
 
 @stream.command()
 def supervise(
-    pipelines: _PIPELINES = None,
+    pipelines: Pipelines = None,
     every: Annotated[
         float,
         typer.Option(

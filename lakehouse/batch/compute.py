@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import ranges
 from lakehouse.batch import kept_states, lookups, refreshed
 from lakehouse.batch.kept_states import Beginning, States
-from lakehouse.batch.publish import Computed, batch_commit, publish
+from lakehouse.batch.publish import Computed, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
@@ -23,7 +22,7 @@ from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.commits import Commit, unwritten
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
 from lakehouse.transform.function_inputs import Inputs, VersionsSeen
@@ -338,21 +337,15 @@ def backfill_together(
     session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing"
 ) -> list[Commit]:
     """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
-    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
-    check_range(session, table, span, whole_partitions=True)
-    return list(published(session, table, units, started, ask=ask, together=True))
+    check_range(session, table, Range(units[0].start, units[-1].end), whole_partitions=True)
+    return list(published(session, table, units, ask, together=True))
 
 
 def published(
-    session: Session,
-    table: Table,
-    units: Sequence[Range],
-    started: float,
-    ask: Ask = "missing",
-    **how: Any,
+    session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing", **how: Any
 ) -> Iterator[Commit]:
     """Computes the units, which follow each other without a gap, at once, and publishes them."""
-    span = Range(units[0].start, units[-1].end)
+    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
     computed = compute(session, table, span, states="keep", ask=ask)
     with kept_states.keeping(session, computed.begun):
         yield from publish(session, table, computed, units, started, **how)
@@ -373,7 +366,10 @@ def rewrite(
     check_range(session, table, span, whole_partitions=True)
     if touched.isEmpty():
         looked_at = {"tables": dict(versions)}
-        commits = [replace(batch_commit(table, unit), inputs=looked_at) for unit in units]
+        commits = [
+            unwritten(table, "batch", start=unit.start, end=unit.end, inputs=looked_at)
+            for unit in units
+        ]
         for commit in commits:
             session.commit_log(table).append(commit)
         return commits

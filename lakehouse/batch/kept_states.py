@@ -18,7 +18,6 @@ from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.keyed import state_files
 from lakehouse.storage.keyed.state_files import Kept
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import NOTHING
 from lakehouse.storage.session import Session
 from lakehouse.transform.functions.process_ttl import Run
@@ -57,7 +56,7 @@ def rewrites(lakehouse: Lakehouse, table: Table) -> list[Rewrite]:
     return [
         Rewrite(t.name, commit.version, commit.span)
         for t in lakehouse.catalog.timed_inputs(table)
-        for commit in CommitLog(lakehouse.settings, t).rewriting()
+        for commit in lakehouse.commit_log(t).rewriting()
         if commit.role == "batch" and commit.version != NOTHING
     ]
 

@@ -54,7 +54,7 @@ def dirty(lakehouse: Lakehouse, table: Table) -> list[Dirt]:
     if table.late != "update":
         return []
     inputs = [t.name for t in lakehouse.catalog.timed_inputs(table)]
-    commit_log = list(CommitLog(lakehouse.settings, table).rewriting())
+    commit_log = list(lakehouse.commit_log(table).rewriting())
     covered = _covered(table, commit_log)
     ahead = frontier(lakehouse.settings, table) or BEGINNING
     by_partition: dict[str, Dirt] = {}
@@ -83,12 +83,12 @@ def outdated(lakehouse: Lakehouse, table: Table) -> list[str]:
 
     They are outdated under every policy.
     """
-    covered = _covered(table, CommitLog(lakehouse.settings, table).rewriting())
+    covered = _covered(table, lakehouse.commit_log(table).rewriting())
     partitions: set[str] = set()
     for changed in lakehouse.catalog.timed_inputs(table):
         for rewrite in (
             c
-            for c in CommitLog(lakehouse.settings, changed).rewriting()
+            for c in lakehouse.commit_log(changed).rewriting()
             if c.role == "batch" and c.version != NOTHING
         ):
             until = _followed(lakehouse.settings, table, changed, rewrite) if table.ttl else None

@@ -27,7 +27,7 @@ from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
-from lakehouse.storage.log.commits import NOTHING, Commit, recorded
+from lakehouse.storage.log.commits import NOTHING, Commit, recorded, unwritten
 from lakehouse.storage.session import Session
 from lakehouse.transform.checks import judged_rows
 
@@ -95,8 +95,11 @@ def publish(
         lines: list[_Line] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
-            commit = replace(
-                batch_commit(table, unit),
+            commit = unwritten(
+                table,
+                "batch",
+                start=unit.start,
+                end=unit.end,
                 run=run,
                 left=left + len(units) - position,
                 quarantined=counts["bad"],
@@ -109,21 +112,6 @@ def publish(
             started = time.monotonic()
     finally:
         judged.unpersist()
-
-
-def batch_commit(table: Table, span: Range) -> Commit:
-    """Returns the line of a batch run that has written nothing yet."""
-    return Commit(
-        table=table.name,
-        role="batch",
-        generation=0,
-        batch=0,
-        version=NOTHING,
-        at=datetime.now(UTC),
-        code_version=table.code_version,
-        start=span.start,
-        end=span.end,
-    )
 
 
 def _committed(

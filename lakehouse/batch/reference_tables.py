@@ -6,7 +6,6 @@ Keyed and versioned tables are computed by their own jobs.
 import time
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from lakehouse.storage.delta.digest import digests
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import checksum, read_value, replace_file
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commits import NOTHING, Commit, recorded
+from lakehouse.storage.log.commits import Commit, recorded, unwritten
 from lakehouse.storage.position import checkpoints, declared_state
 from lakehouse.storage.session import Session
 from lakehouse.transform import creation, plan
@@ -130,14 +129,9 @@ def _rebuilt(session: Session, table: Table) -> Commit | None:
 
     def noted() -> dict[str, Any]:
         commits.append(
-            Commit(
-                table=table.name,
-                role="reference",
-                generation=0,
-                batch=0,
-                version=NOTHING,
-                at=datetime.now(UTC),
-                code_version=table.code_version,
+            unwritten(
+                table,
+                "reference",
                 written=new_digest.rows,
                 seconds=time.monotonic() - started,
             )

@@ -8,9 +8,7 @@ from lakehouse.cli import console
 from lakehouse.declare.table import Table
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.position import declared_changes, declared_state
 
 Asking = Literal["accept", "compute whole", "upgrade", "another name"]
@@ -65,7 +63,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
         says = "its stream begins with all that its inputs have"
         return Planned(table.name, "begin", says, rows=rows, bytes=size, downstream=downstream)
     if not changed:
-        last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
+        last = next(lakehouse.commit_log(table).by_stream(), None)
         if last is None or last.code_version == table.code_version:
             return Planned(table.name, "nothing", "it is declared as its stream began")
         says = "its stream goes on; what changed decides no row of it, such as an expectation or the policy for late rows"
@@ -94,7 +92,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
 def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """Returns the rows of the inputs that are tables, and their bytes."""
     inputs = lakehouse.catalog.input_tables(table)
-    paths = [table_path(lakehouse.settings, each) for each in inputs]
+    paths = [lakehouse.path(each) for each in inputs]
     files = [file for path in paths for file in delta_log.files(path)]
     return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
 

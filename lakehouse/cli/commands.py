@@ -35,11 +35,8 @@ def tables(as_json: AsJson = False) -> None:
 
     lakehouse = opening.lakehouse()
     states = [asdict(state) for state in overview(lakehouse)]
-    if as_json:
-        console.print_json(states)
-    else:
-        shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
-        console.print_rows(shown[0], (state.values() for state in shown))
+    shown = [{k: state[k] for k in state if k not in ("why", "waits")} for state in states]
+    console.print_records(states if as_json else shown, as_json)
     _note_states(states)
     _remark(lakehouse, list(lakehouse.catalog))
     _note_lost(lakehouse)
@@ -203,13 +200,12 @@ def get(
 ) -> None:
     """Show the row of a key of a keyed table, or all versions of a key of a versioned table. Needs no scan."""
     from lakehouse.cli.query import Answer
-    from lakehouse.storage.disk.layout import table_path
     from lakehouse.storage.keyed import point_reads
 
     lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(table)
     keys = chosen.keys if chosen.kind.is_upserted else ()
-    rows = point_reads.get(table_path(lakehouse.settings, chosen), keys, *key)
+    rows = point_reads.get(lakehouse.path(chosen), keys, *key)
     if not rows:
         shown = ", ".join(f"{name}={value}" for name, value in zip(chosen.keys, key, strict=True))
         raise RangeError(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts")]
+Pipelines = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 _STYLES = {"EQUAL": "green", "DIFFERENT": "bold red"}
 _STYLES |= dict.fromkeys(("PENDING", "OPEN", "UNVERIFIABLE"), "yellow")
 EXTRAS = {  # top-level module -> the extra that installs it
@@ -186,10 +189,23 @@ def print_text(text: "str | Text") -> None:
 
 
 def print_json(values: Iterable[object]) -> None:
-    for value in values:
-        if is_dataclass(value) and not isinstance(value, type):
-            value = asdict(value)
+    for value in map(_fields, values):
         typer.echo(json.dumps(value, default=plain, ensure_ascii=False))
+
+
+def _fields(value: Any) -> Any:
+    """Returns an instance of a dataclass as a mapping, and others as they are."""
+    is_instance = is_dataclass(value) and not isinstance(value, type)
+    return asdict(value) if is_instance else value
+
+
+def print_records(records: Sequence[object], as_json: bool = False) -> None:
+    """Prints mappings, or instances of a dataclass, as JSON or as rows under the names of their fields."""
+    if as_json:
+        print_json(records)
+    elif records:
+        rows = [_fields(record) for record in records]
+        print_rows(rows[0], (row.values() for row in rows))
 
 
 def print_rows(names: Iterable[str], rows: Iterable[Iterable[object]], title: str = "") -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -42,11 +42,7 @@ def doctor(as_json: AsJson = False) -> None:
     Exit code 1 if something that is needed is missing.
     """
     results = list(findings(from_environment(required=False)))
-    if as_json:
-        console.print_json(results)
-    else:
-        columns = [field.name for field in fields(Finding)]
-        console.print_rows(columns, (astuple(finding) for finding in results))
+    console.print_records(results, as_json)
     if any(finding.state == "fail" for finding in results):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ import typer
 
 from lakehouse import __version__
 from lakehouse.cli import commands, console, doctor, opening, produce, project, validate
-from lakehouse.cli.console import AsJson, Commands
+from lakehouse.cli.console import AsJson, Commands, Pipelines, Port
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment, use_examples
 
@@ -104,12 +104,7 @@ def _options(
         use_examples()
 
 
-def plan(
-    pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def plan(pipelines: Pipelines = None, as_json: AsJson = False) -> None:
     """Show what a start of the tables as they are declared now would change. Changes nothing.
 
     Exit code 0 if a start is accepted, 1 if a table needs its command first.
@@ -118,8 +113,7 @@ def plan(
     from lakehouse.storage.position import declared_state
 
     lakehouse = opening.lakehouse()
-    named = pipelines or lakehouse.catalog.pipelines()
-    tables = [table for name in named for table in lakehouse.catalog.of_pipeline(name)]
+    tables = opening.tables(lakehouse, pipelines)
     planned = change_plan.planned(lakehouse, tables, undeclared=not pipelines)
     if as_json:
         console.print_json(planned)
@@ -135,9 +129,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on; there is no authentication")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")
-    ] = 8181,
+    port: Port = 8181,
 ) -> None:
     """Serve the rows of keyed and versioned tables by key over HTTP, until it is interrupted. Needs no JVM."""
     from lakehouse.cli import serve as server

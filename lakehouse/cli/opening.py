@@ -1,6 +1,6 @@
 """The lakehouse of the environment, and Spark on it, as commands open them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from lakehouse.cli import console
 from lakehouse.settings import from_environment
 
 if TYPE_CHECKING:
+    from lakehouse.declare.table import Table
     from lakehouse.storage.lakehouse import Lakehouse
     from lakehouse.storage.session import Session
 
@@ -16,6 +17,12 @@ def lakehouse() -> "Lakehouse":
     from lakehouse.storage.lakehouse import load
 
     return load(from_environment())
+
+
+def tables(lakehouse: "Lakehouse", pipelines: Sequence[str] | None) -> "list[Table]":
+    """Returns the tables of these pipelines, by default of all. Raises UnknownTable."""
+    named = pipelines or lakehouse.catalog.pipelines()
+    return [table for name in named for table in lakehouse.catalog.of_pipeline(name)]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from lakehouse.errors import QueryError, UnknownTable
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.delta import delta_log, delta_tables, python_years
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import Side, table_path
+from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 
@@ -61,14 +61,14 @@ def names(lakehouse: Lakehouse) -> dict[str, Path]:
 def _paths(lakehouse: Lakehouse) -> dict[str, Path]:
     paths = {}
     for table in lakehouse.catalog:
-        paths[table.name] = table_path(lakehouse.settings, table)
+        paths[table.name] = lakehouse.path(table)
         sides: dict[Side, object] = {
             "quarantine": table.kind.has_partitions,
             "answers": table.lookup,
             "early": table.early_results,
         }
         for side in (side for side, is_there in sides.items() if is_there):
-            paths[f"{table.name}__{side}"] = table_path(lakehouse.settings, table, side)
+            paths[f"{table.name}__{side}"] = lakehouse.path(table, side)
     for name in layout.upgraded(lakehouse.settings):
         if name in lakehouse.catalog.tables:
             upgraded = lakehouse.catalog.table(name)
@@ -146,15 +146,10 @@ def read(table: str, as_of: str = "", *, settings: Settings | None = None) -> "p
     return pa.table(delta_tables.select(f'SELECT {chosen} FROM "{table}"', paths, versions))
 
 
-def run_in_spark(session: "Session", sql: str, limit: int | None = None, as_of: str = "") -> Answer:
-    """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
-    return select_in_spark(session, sql, limit, as_of, as_answer)
-
-
 def select_in_spark(
     session: "Session", sql: str, limit: int | None, as_of: str, convert: Conversion[T]
 ) -> T:
-    """Returns the rows as `convert` gives them, which is `as_answer` or `as_arrow`."""
+    """Returns the same rows by Spark, where the query can also name the late views, as they are now."""
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 

@@ -15,7 +15,6 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, RangeError, UnknownTable
 from lakehouse.ranges import past_beginning
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.keyed import point_reads
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
@@ -54,7 +53,7 @@ def application(lakehouse: Lakehouse, host: str = "127.0.0.1") -> Starlette:
                 f"table={table.name}, columns={', '.join(name for name, _ in asked) or 'none'}: a key has one value of each of "
                 f"{', '.join(table.keys)}; ask for /tables/{table.name}?{'&'.join(f'{name}=…' for name in table.keys)}"
             )
-        path = table_path(lakehouse.settings, table)
+        path = lakehouse.path(table)
         if not delta_log.exists(path):
             raise LakehouseError(
                 f"table={table.name}: it is not made yet; start its job by `lakehouse stream start`"

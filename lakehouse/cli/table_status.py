@@ -93,7 +93,7 @@ def _counted(partitions: int) -> str:
 
 
 def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableStatus:
-    kind, path = table.kind, table_path(lakehouse.settings, table)
+    kind, path = table.kind, lakehouse.path(table)
     held = coverage.content(lakehouse.settings, table)
     rows = _rows(path, table, held)
     verdict, why = _verdict(lakehouse, table, held, outcomes) if outcomes else (None, "")
@@ -107,7 +107,7 @@ def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | N
         None if rows is None else held.version,
         ahead,
         late if table.has_late_rows and rows is not None else None,
-        _quarantined(table_path(lakehouse.settings, table, "quarantine")),
+        _quarantined(lakehouse.path(table, "quarantine")),
         verdict,
         why,
         waiting(lakehouse, table, rows),
@@ -136,7 +136,7 @@ def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
         table = lakehouse.catalog.tables.get(name)
         if table is None or not table.kind.reads_sources:
             continue
-        made = delta_log.made(table_path(lakehouse.settings, table, "quarantine"))
+        made = delta_log.made(lakehouse.path(table, "quarantine"))
         if made is None or datetime.fromisoformat(at) < made[1]:
             lost[name] = lost.get(name, 0) + rows
     return lost
@@ -221,15 +221,15 @@ class Read:
 def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
     """Returns the versions of reference and keyed tables that the stream's last rows saw; for a reference table, its own."""
     if table.kind.is_reference:
-        version = delta_log.latest(table_path(lakehouse.settings, table))
+        version = delta_log.latest(lakehouse.path(table))
         read = {table.name: version} if version >= 0 else {}
     else:
-        last = next(commit_log.CommitLog(lakehouse.settings, table).by_stream(), None)
+        last = next(lakehouse.commit_log(table).by_stream(), None)
         inputs = last.inputs if last else {}
         read = dict(inputs.get("references", {}))
         read |= {name: versions[-1] for name, versions in inputs.get(SEEN, {}).items()}
     tables = lakehouse.catalog.tables
-    paths = {name: table_path(lakehouse.settings, tables[name]) for name in read if name in tables}
+    paths = {name: lakehouse.path(tables[name]) for name in read if name in tables}
     return {n: Read(read[n], delta_log.written(path, read[n])) for n, path in paths.items()}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Pipelines
 from lakehouse.errors import RegistryAway, SourceAway
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def validate(
-    pipelines: Annotated[
-        list[str] | None, typer.Argument(help="Pipelines; all if none is named")
-    ] = None,
+    pipelines: Pipelines = None,
     spark: Annotated[
         bool,
         typer.Option(
@@ -33,8 +31,7 @@ def validate(
     from lakehouse.storage.position import declared_state
 
     lakehouse = opening.lakehouse()
-    catalog = lakehouse.catalog
-    tables = [t for name in pipelines or catalog.pipelines() for t in catalog.of_pipeline(name)]
+    tables = opening.tables(lakehouse, pipelines)
     refused = {table.name: declared_state.refusals(lakehouse, [table]) for table in tables}
     by_spark = _refused_by_spark(lakehouse, tables) if spark else _refused_by_text(tables)
     for name, line in by_spark:

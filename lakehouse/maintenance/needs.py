@@ -12,7 +12,6 @@ from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
-from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import published_position
 from lakehouse.storage.log.commit_log import frontier
@@ -33,7 +32,7 @@ def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     checkpoint it is known by its commit log or last commit.
     """
     versions: dict[str, int] = {}
-    made = delta_log.made(table_path(lakehouse.settings, table))
+    made = delta_log.made(lakehouse.path(table))
     if made is None:
         return versions
     identity = made[0]
@@ -108,7 +107,7 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         looked_at = invalidation.looked_at(lakehouse.settings, reader)
         if table.name in looked_at:
             versions[f"the reconciliation of {reader.name}"] = looked_at[table.name]
-    path, ahead = table_path(lakehouse.settings, table), frontier(lakehouse.settings, table)
+    path, ahead = lakehouse.path(table), frontier(lakehouse.settings, table)
     many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
     if many and ahead and table.kind.has_partitions:
         length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by

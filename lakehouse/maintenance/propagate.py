@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import functions as F
 
 from lakehouse.batch import compute, late_merge
-from lakehouse.batch.publish import batch_commit
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
@@ -26,6 +25,7 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.commits import unwritten
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, ranges_of
 
@@ -100,12 +100,8 @@ def note(
     """Records that rows of these hours of event time came or went: tables that read them are outdated in these hours."""
     for span in joined(Range(hour, hour + _HOUR) for hour in sorted(hours)):
         count = sum(n for hour, n in hours.items() if span.start <= hour < span.end)
-        commit = replace(
-            batch_commit(ingest, span),
-            version=version,
-            arrived=count,
-            written=count if written else 0,
-        )
+        noted = unwritten(ingest, "batch", start=span.start, end=span.end, arrived=count)
+        commit = replace(noted, version=version, written=count if written else 0)
         lakehouse.commit_log(ingest).append(commit)
 
 

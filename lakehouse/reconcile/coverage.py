@@ -141,15 +141,6 @@ def content(settings: Settings, table: Table) -> Content:
     return Content(version, delta_log.files(path, version, _OF_FILES) if version >= 0 else [])
 
 
-def stored(settings: Settings, table: Table) -> tuple[int, dict[str, Stored]]:
-    """Returns the table's Delta version and the facts of each of its partitions.
-
-    Returns (-1, {}) if the table is not there.
-    """
-    held = content(settings, table)
-    return held.version, held.partitions
-
-
 def _lost(settings: Settings, table: Table, held: Content) -> dict[str, Lost]:
     """Returns the partitions of which a data file, or the file that was drawn of a report, is missing."""
     by_partition: dict[str, Lost] = {}
@@ -185,7 +176,7 @@ def closed(
 
     It begins at `first` at the earliest, by default `settings.since`. Returns None if there is no such partition.
     """
-    return _closed(settings, table, {*stored(settings, table)[1], *known}, first)
+    return _closed(settings, table, {*content(settings, table).partitions, *known}, first)
 
 
 def _closed(
@@ -257,7 +248,7 @@ def without_frontier(settings: Settings, table: Table) -> bool:
     """Returns True if a table has rows but no frontier, because its commit log is gone: then nothing is ever due."""
     if table.kind.is_upserted or frontier(settings, table) is not None:
         return False
-    return bool(stored(settings, table)[1])
+    return bool(content(settings, table).files)
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:

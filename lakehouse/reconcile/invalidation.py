@@ -85,7 +85,7 @@ def look(
         versions, marks, tables = dict(looks.versions), dict(looks.marks), dict(looks.tables)
         gone_back: set[str] = set()
         for each in both:
-            path, before = table_path(lakehouse.settings, each), versions.get(each.name)
+            path, before = lakehouse.path(each), versions.get(each.name)
             now = delta_log.latest(path)
             if before is not None and now < before:
                 marks.clear()  # they refer to versions that are gone

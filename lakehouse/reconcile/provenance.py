@@ -121,7 +121,7 @@ def by_references(
     """Yields the range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
     if lakehouse.catalog.pinned_inputs(table):
-        _, stored = coverage.stored(lakehouse.settings, table)
+        stored = coverage.content(lakehouse.settings, table).partitions
         wholes = {key: partition_range(key, table.partition_by) for key in sorted(stored)}
         wholes = {key: whole for key, whole in wholes.items() if whole.overlaps(span)}
         made = written_by(lakehouse.settings, table, wholes)

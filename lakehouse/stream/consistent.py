@@ -93,8 +93,7 @@ class Cuts:
         """Returns the last version before the stream's next commit, whose commit log line is not written yet."""
         path = self.session.path(table)
         while version < most:
-            noted = (delta_log.commit_info(path, version + 1) or {}).get("userMetadata") or ""
-            if checkpoints.is_of_stream(table, noted):
+            if checkpoints.is_of_stream(table, delta_log.noted(path, version + 1)):
                 break
             version += 1
         return version

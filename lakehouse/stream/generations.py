@@ -25,7 +25,6 @@ from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import BEGINNING
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import NOTHING, Commit
 from lakehouse.storage.position import checkpoint_content, checkpoint_files, checkpoints
@@ -307,7 +306,7 @@ def _begun_behind(lakehouse: Lakehouse, table: Table) -> list[str]:
 
 def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> None:
     """Restores the quarantine to the table's last commit: rows that were quarantined later are judged again."""
-    path = table_path(lakehouse.settings, table, "quarantine")
+    path = lakehouse.path(table, "quarantine")
     if not table.kind.has_partitions or not delta_log.exists(path):
         return
     first = checkpoints.first_after(path, table, standing.number)

@@ -25,10 +25,10 @@ from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
-from lakehouse.storage.delta import delta_log, delta_stream, delta_writer, small_commits
+from lakehouse.storage.delta import delta_log, delta_stream, delta_writer
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.log.commit_log import CommitLog
-from lakehouse.storage.log.commits import NOTHING, Commit, recorded
+from lakehouse.storage.log.commits import Commit, recorded, unwritten
 from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.position.checkpoints import Beginning
 from lakehouse.storage.position.reference_versions import SEEN
@@ -254,7 +254,7 @@ class StreamRun:
         if few is not None:
             good = few.rows.filter(pc.field(REASON).is_null())
             seen = {**few.observed, "good": len(good), "bad": len(few.rows) - len(good)}
-            files = small_commits.files_of(good, path)
+            files = delta_writer.files_of(good, path)
         else:
             assert isinstance(judged, DataFrame)
             counts_of_rows = (
@@ -302,14 +302,13 @@ class StreamRun:
 
         A large batch takes a second pass for it, which is paid for only if there are any.
         """
+        bad: DataFrame | pa.Table | None
         if isinstance(judged, DataFrame):
-            delta_writer.append(judged_rows.bad(judged), aside, app, batch, metadata)
-            return
-        bad = judged_rows.bad_messages(judged)
-        if bad is None:
+            bad = judged_rows.bad(judged)
+        elif (bad := judged_rows.bad_messages(judged)) is None:
             rows = in_spark(self.session.spark, judged.filter(pc.field(REASON).is_valid()))
             bad = judged_rows.bad(rows).toArrow()
-        delta_writer.append_few(bad, aside, app, batch, metadata)
+        delta_writer.append(bad, aside, app, batch, metadata)
 
     def skip(self, batch: int, before: Commit | None, **known: Any) -> None:
         """Adds the commit log's line of a batch with nothing for the table. It saves the commit, most of a short one's time."""
@@ -358,16 +357,7 @@ class StreamRun:
 
     def _commit(self, batch: int, **known: Any) -> Commit:
         """Returns the commit of a micro-batch, without its version."""
-        return Commit(
-            table=self.table.name,
-            role="stream",
-            generation=self.generation,
-            batch=batch,
-            version=NOTHING,
-            at=datetime.now(UTC),
-            code_version=self.table.code_version,
-            **known,
-        )
+        return unwritten(self.table, "stream", self.generation, batch, **known)
 
     def _add(self, commit: Commit, *, recorded: bool = False) -> None:
         self.session.commit_log(self.table).append(commit, recorded=recorded)

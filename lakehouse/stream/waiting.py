@@ -69,7 +69,7 @@ def _of_empty(lakehouse: Lakehouse, table: Table, reached: datetime) -> str:
     bounds = _bounds(lakehouse, table)
     if bounds is None:
         return "no rows: its input has none"
-    counted = [line for line in CommitLog(lakehouse.settings, table).by_stream() if line.arrived]
+    counted = [line for line in lakehouse.commit_log(table).by_stream() if line.arrived]
     # each row prolongs its session, so the last known row decides
     is_session = table.window is not None and table.window.kind == "session"
     closes = _closes(table, bounds[is_session])

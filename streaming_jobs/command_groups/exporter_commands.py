@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.cli import console, opening
+from lakehouse.cli.console import Port
 
 
 def metrics(
@@ -43,9 +44,7 @@ def board(
     host: Annotated[
         str, typer.Option(help="An address of this machine; there is no authentication")
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")
-    ] = 8182,
+    port: Port = 8182,
 ) -> None:
     """Show jobs, tables, verdicts and targets on a page that is live, until Ctrl-C. Needs no JVM and changes nothing."""
     from streaming_jobs.board import server

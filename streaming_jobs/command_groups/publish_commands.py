@@ -62,11 +62,8 @@ def status(targets: _TARGETS = None, as_json: AsJson = False) -> None:
 
     lakehouse, named = _chosen(targets)
     rows = [views.target(lakehouse, name) for name in named]
-    if as_json:
-        console.print_json(rows)
-    elif rows:
-        console.print_rows(rows[0], (row.values() for row in rows))
-    else:
+    console.print_records(rows, as_json)
+    if not (rows or as_json):
         console.print_text(_NOTHING)
     if any(views.is_down(lakehouse.settings, name) for name in named):
         raise typer.Exit(1)
@@ -107,10 +104,7 @@ def refused(
         | ({"row": line.action.row} if as_json else {})
         for line in lines
     ]
-    if as_json:
-        console.print_json(rows)
-    elif rows:
-        console.print_rows(rows[0], (row.values() for row in rows))
+    console.print_records(rows, as_json)
 
 
 @group.command()

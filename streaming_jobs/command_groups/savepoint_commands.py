@@ -1,18 +1,16 @@
 """The commands of the `lakehouse` command line about savepoints. None of them needs a JVM."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Yes
 
 group = console.group("Savepoints: all tables at one moment, to restore, fork or move.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The savepoint's name")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command()
@@ -31,7 +29,7 @@ def create(
     with console.working(f"creating the savepoint {name}"):
         made = savepoints.create(lakehouse, name, note)
     if as_json:
-        console.print_json([asdict(made)])
+        console.print_json([made])
         return
     console.print_text(
         f"{name}: {len(made.tables)} tables, {made.files:,} files, {made.bytes:,} bytes"
@@ -71,7 +69,7 @@ def show(name: _Name, as_json: AsJson = False) -> None:
     settings = opening.lakehouse().settings
     savepoint = savepoints.savepoint(settings, name)
     if as_json:
-        console.print_json([asdict(savepoint)])
+        console.print_json([savepoint])
         return
     console.print_facts({key: getattr(savepoint, key) for key in ("name", "at", "note", "library")})
     columns = ("table", "version", "rows", "frontier", "code version")
@@ -101,7 +99,7 @@ def restore(
     discard: Annotated[
         bool, typer.Option("--discard", help="Make no savepoint of what is there now")
     ] = False,
-    yes: _Yes = False,
+    yes: Yes = False,
 ) -> None:
     """Put all tables back as they were at a savepoint. All jobs must be stopped.
 
@@ -175,7 +173,7 @@ def import_(
 
 
 @group.command()
-def drop(name: _Name, yes: _Yes = False) -> None:
+def drop(name: _Name, yes: Yes = False) -> None:
     """Remove a savepoint. Exit code 0 when done, 2 when refused."""
     from lakehouse.storage.versions import savepoints
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Yes
 
 if TYPE_CHECKING:
     from lakehouse.declare.catalog import Catalog
@@ -26,7 +26,6 @@ _Ingest = Annotated[
         metavar="TABLE", help="An ingest table: it reads a topic, a folder or another source"
     ),
 ]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 
 
 @group.command("check")
@@ -54,7 +53,7 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
 
 
 @group.command("accept-new")
-def new_topic(table: _Ingest, yes: _Yes = False) -> None:
+def new_topic(table: _Ingest, yes: Yes = False) -> None:
     """Accept that a topic was deleted and created again, and read it from its beginning.
 
     The table's job must be stopped. A new generation reads the topic; what the table has read of
@@ -93,7 +92,7 @@ def new_topic(table: _Ingest, yes: _Yes = False) -> None:
 
 
 @group.command("accept-gap")
-def accept_gap(table: _Ingest, yes: _Yes = False) -> None:
+def accept_gap(table: _Ingest, yes: Yes = False) -> None:
     """Accept that records which the source no longer has, and the table has not read, are lost.
 
     Of a Delta or Iceberg table of others, that a version which removes rows, or that its log has lost, is

@@ -19,7 +19,8 @@ from lakehouse.storage.delta import small_commits
 path, app, commits = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 for batch in range(commits):
     rows = pa.table({"n": [batch], "_partition": [app]})
-    print(small_commits.append(rows, path, app, batch, '{"app": "%s", "batch": %d}' % (app, batch)))
+    files, metadata = small_commits.files_of(rows, path), '{"app": "%s", "batch": %d}' % (app, batch)
+    print(small_commits.commit(files, path, app, batch, metadata))
 """
 
 

@@ -44,7 +44,7 @@ for line in sys.stdin:
         if act == "write":
             app = f"t:stream:{n}"
             rows = pa.table({"n": [int(n)]})
-            delta_writer.append_few(rows, path, app, 0, {})
+            delta_writer.append(rows, path, app, 0, {})
         print("done", flush=True)
     except CommitError as err:
         print("refused" if "has taken it over" in str(err) else err, flush=True)

@@ -36,7 +36,6 @@ from lakehouse.storage.delta import (
     delta_writer,
     log_state,
     row_keys,
-    small_commits,
     table_creation,
 )
 from lakehouse.storage.delta.digest import digest
@@ -653,7 +652,7 @@ def test_a_table_of_an_earlier_version_goes_on_with_all_its_rows(stage_of):
     told, arrow = delta_writer.noted(path, f"{keyed.name}:stream:1", 0), stored.toArrow()
     path.rename(path.with_name("with keys"))
     table_creation.create(path, stored.schema, False, "")
-    small_commits.append(arrow, path, f"{keyed.name}:stream:1", 0, json.dumps(told))
+    delta_writer.append(arrow, path, f"{keyed.name}:stream:1", 0, told)
     keyed_files.forget(path)
     creation.create(stage.session, keyed)
     payments.pay(stage, payments.paid(1, "a", "c", "1.00"))

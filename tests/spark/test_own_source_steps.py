@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from lakehouse import SourceRecord, ingest_table, python_source, tumbling, window_table
+from lakehouse.backoff import Backoff
 from lakehouse.errors import CommitError, SourceAway, SourceError
 from lakehouse.runtime import own_source
 from lakehouse.settings import to_environment
@@ -123,7 +124,7 @@ def test_a_record_without_a_timestamp_has_that_of_its_step_also_when_the_step_is
 def test_a_source_that_is_away_is_waited_for_and_one_that_goes_back_is_not(
     spark, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(own, "_PAUSE", 0.05)
+    monkeypatch.setattr(own, "_PAUSES", Backoff(0.05, 60))
     monkeypatch.setattr(source_input, "_RECOVERED", 0.0)
     source = filled("x", SCHEMA, p0=[row(0)])
     stage = stage_of(spark, tmp_path / "root", source)

@@ -118,6 +118,10 @@ WITHIN = [
 ]  # fmt: skip
 
 
+def in_spark(session: Session, sql: str) -> query.Answer:
+    return query.select_in_spark(session, sql, 10, "", query.as_answer)
+
+
 def test_spark_reads_tables_and_does_nothing_else(filled: Path, spark, tmp_path: Path):
     mark = tmp_path / "mark"
     session = Session.on(load(Settings(root=filled, tables=TABLES)), spark)
@@ -125,7 +129,7 @@ def test_spark_reads_tables_and_does_nothing_else(filled: Path, spark, tmp_path:
     taken = []
     for sql in [*BEYOND, *VARIABLES]:
         try:
-            query.run_in_spark(session, sql.format(mark=mark, root=filled), 10)
+            in_spark(session, sql.format(mark=mark, root=filled))
             taken.append(sql)
         except QueryError as err:
             assert "UNRESOLVED_COLUMN" not in str(err), err  # another fault would prove nothing
@@ -134,9 +138,7 @@ def test_spark_reads_tables_and_does_nothing_else(filled: Path, spark, tmp_path:
             system.clearProperty("h.called")
     assert not taken
     for sql in WITHIN:
-        assert query.run_in_spark(session, sql.replace("{{", "{").replace("}}", "}"), 10).columns, (
-            sql
-        )
+        assert in_spark(session, sql.replace("{{", "{").replace("}}", "}")).columns, sql
 
 
 @pytest.mark.parametrize(

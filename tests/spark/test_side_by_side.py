@@ -51,9 +51,8 @@ def counts(compared: Compared) -> tuple[int, ...]:
 
 def values(stage: Stage, name: str, as_of: str = "", engine: str = "") -> list[int]:
     sql = f"SELECT value FROM {name} ORDER BY value"
-    if engine:
-        return [row[0] for row in query.run_in_spark(stage.session, sql, None, as_of).rows]
-    return [row[0] for row in query.run(stage.session, sql, None, as_of).rows]
+    select = query.select_in_spark if engine else query.select
+    return [row[0] for row in select(stage.session, sql, None, as_of, query.as_answer).rows]
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def tables(rows, tmp_path):
     for path in paths:
         table_creation.create(path, rows.schema, True, "w,at,_origin")
     delta_writer.append(rows, paths[0], APP, 0, {"inputs": {}})
-    delta_writer.append_few(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
+    delta_writer.append(rows.toArrow(), paths[1], APP, 0, {"inputs": {}})
     return paths
 
 
@@ -119,14 +119,12 @@ def test_the_batch_is_noted_with_the_rows_and_never_committed_twice(spark, table
     path = tables[1]
     assert delta_log.committed(path, APP) == 0 and delta_writer.version_of(path, APP, 0) == FIRST
     empty = rows.toArrow().slice(0, 0)
-    assert delta_writer.append_few(empty, path, APP, 1, {"inputs": {"a": 1}}) == FIRST + 1
+    assert delta_writer.append(empty, path, APP, 1, {"inputs": {"a": 1}}) == FIRST + 1
     assert delta_writer.noted(path, APP, 1) == {"app": APP, "batch": 1, "inputs": {"a": 1}}
     with pytest.raises(CommitError, match="batch=1: rows:stream:1 has committed batch 1 already"):
-        delta_writer.append_few(rows.toArrow(), path, APP, 1, {})
+        delta_writer.append(rows.toArrow(), path, APP, 1, {})
     assert delta_writer.append(rows, path, APP, 2, {}) == FIRST + 2, "Spark goes on behind it"
-    assert delta_writer.append_few(rows.toArrow(), path, APP, 3, {}) == FIRST + 3, (
-        "and it behind Spark"
-    )
+    assert delta_writer.append(rows.toArrow(), path, APP, 3, {}) == FIRST + 3, "and it behind Spark"
     assert spark.read.format("delta").load(str(path)).count() == 4 * 3
 
 
@@ -135,10 +133,10 @@ def test_a_table_that_was_removed_and_made_recreated_is_another_one(tables, rows
 
     path = tables[1]
     for batch in (1, 2):
-        delta_writer.append_few(rows.toArrow(), path, APP, batch, {})
+        delta_writer.append(rows.toArrow(), path, APP, batch, {})
     shutil.rmtree(path)
     table_creation.create(path, rows.schema, True, "w,at,_origin")
-    assert delta_writer.append_few(rows.toArrow(), path, APP, 0, {}) == FIRST
+    assert delta_writer.append(rows.toArrow(), path, APP, 0, {}) == FIRST
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == 4
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
@@ -182,12 +183,16 @@ def older(spark, tmp_path_factory) -> Stage:
 
 
 def test_a_query_names_the_row_that_python_cannot_read(older):
-    for run, lakehouse in ((query.run, older.session), (query.run_in_spark, older.session)):
+    for select in (query.select, query.select_in_spark):
+
+        def run(sql: str, select: Callable = select) -> query.Answer:
+            return select(older.session, sql, None, "", query.as_answer)
+
         with pytest.raises(QueryError, match=rf"table=last_seen, row=\d, last=57971-.*{RULE}"):
-            run(lakehouse, "SELECT id, last FROM last_seen ORDER BY id = 'nested'")
+            run("SELECT id, last FROM last_seen ORDER BY id = 'nested'")
         with pytest.raises(QueryError, match=r"table=shifted, row=1, nested=a value in it"):
-            run(lakehouse, "SELECT nested FROM shifted WHERE id = 'nested'")
-        answer = run(lakehouse, "SELECT id FROM last_seen WHERE id = 'a'")
+            run("SELECT nested FROM shifted WHERE id = 'nested'")
+        answer = run("SELECT id FROM last_seen WHERE id = 'a'")
         assert answer.rows == [("a",)]
 
 

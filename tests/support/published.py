@@ -104,9 +104,8 @@ def make_payments(path: Path) -> None:
 def append(path: Path, batch: int, found: list[Payment], partition: str = "0") -> int:
     """What the stream commits: the last of them first in the file, for a file has no order."""
     rows = _rows(found[::-1], partition)
-    return small_commits.append(
-        rows, path, APP, batch, delta_writer._text(APP, batch, {"inputs": {}})
-    )
+    metadata = delta_writer._text(APP, batch, {"inputs": {}})
+    return small_commits.commit(small_commits.files_of(rows, path), path, APP, batch, metadata)
 
 
 def replace(path: Path, found: list[Payment], partition: str) -> None:

@@ -41,7 +41,7 @@ def test_a_commit_whose_answer_was_lost_is_there_once(table, monkeypatch, answer
 
     monkeypatch.setattr(os, "link", lost)
     for batch in range(3):
-        assert delta_writer.append_few(rows(batch), table, APP, batch, {}) == batch + 1
+        assert delta_writer.append(rows(batch), table, APP, batch, {}) == batch + 1
     assert delta_log.latest(table) == 3 and log_state.rows(table) == 3
     assert list(delta_log.folder(table).glob(".*tmp")) == []
 
@@ -52,8 +52,8 @@ def test_a_commit_that_did_not_land_raises_its_error(table, monkeypatch):
 
     with monkeypatch.context() as broken, pytest.raises(OSError, match="Input/output"):
         broken.setattr(os, "link", fails)
-        delta_writer.append_few(rows(1), table, APP, 0, {})
-    assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
+        delta_writer.append(rows(1), table, APP, 0, {})
+    assert delta_writer.append(rows(1), table, APP, 0, {}) == 1
 
 
 def test_a_full_disk_leaves_no_half_commit(table, monkeypatch):
@@ -65,9 +65,9 @@ def test_a_full_disk_leaves_no_half_commit(table, monkeypatch):
 
     with monkeypatch.context() as disk, pytest.raises(OSError, match="No space left"):
         disk.setattr(Path, "write_text", full)
-        delta_writer.append_few(rows(1), table, APP, 0, {})
+        delta_writer.append(rows(1), table, APP, 0, {})
     assert [file.name for file in delta_log.folder(table).iterdir()] == [f"{0:020}.json"]
-    assert delta_writer.append_few(rows(1), table, APP, 0, {}) == 1
+    assert delta_writer.append(rows(1), table, APP, 0, {}) == 1
 
 
 def test_a_commit_stands_though_its_checkpoint_cannot_be_made(table, monkeypatch, caplog):
@@ -79,10 +79,10 @@ def test_a_commit_stands_though_its_checkpoint_cannot_be_made(table, monkeypatch
     with monkeypatch.context() as disk:
         disk.setattr(delta_log, "open_table", full)
         for batch in range(2):
-            assert delta_writer.append_few(rows(batch), table, APP, batch, {}) == batch + 1
+            assert delta_writer.append(rows(batch), table, APP, batch, {}) == batch + 1
     assert "version=2: no checkpoint of its log could be made" in caplog.text
     for batch in (2, 3):
-        delta_writer.append_few(rows(batch), table, APP, batch, {})
+        delta_writer.append(rows(batch), table, APP, batch, {})
     assert delta_log.checkpoints(table) == [4] and log_state.rows(table) == 4
 
 
@@ -94,22 +94,22 @@ def test_a_commit_stands_though_its_checkpoint_cannot_be_made(table, monkeypatch
     ],
 )
 def test_a_feature_that_is_not_kept_is_refused(table, properties, feature):
-    delta_writer.append_few(rows(1), table, APP, 0, {})
+    delta_writer.append(rows(1), table, APP, 0, {})
     version, metadata = committer.head(table).version, committer.head(table).metadata
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
     asked = metadata | {"configuration": metadata["configuration"] | properties}
     assert committer._create(table, version + 1, [{"protocol": protocol}, {"metaData": asked}])
     with pytest.raises(CommitError, match=f"it has {feature}, which commits here do not keep"):
-        delta_writer.append_few(rows(2), table, APP, 1, {})
+        delta_writer.append(rows(2), table, APP, 1, {})
     assert committer._create(table, version + 2, [{"metaData": metadata}])
-    delta_writer.append_few(rows(2), table, APP, 1, {})
+    delta_writer.append(rows(2), table, APP, 1, {})
 
 
 def test_a_table_of_which_nothing_may_be_removed_is_only_added_to(table):
     state = committer.head(table)
     metadata = state.metadata | {"configuration": state.properties | {"delta.appendOnly": "true"}}
     assert committer._create(table, state.version + 1, [{"metaData": metadata}])
-    version = delta_writer.append_few(rows(1), table, APP, 0, {})
+    version = delta_writer.append(rows(1), table, APP, 0, {})
     files = log_state.files_at(table, version)
     with pytest.raises(CommitError, match="appendOnly"):
         small_commits.replace([], files, table, version, None, "{}")

@@ -17,7 +17,7 @@ from lakehouse.declare.inputs.folder import FolderSource, folder
 from lakehouse.errors import CommitError, DeclarationError, SourceError
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
-from lakehouse.storage.foreign import file_register, foreign_files, foreign_folder
+from lakehouse.storage.foreign import file_register, foreign_files
 from lakehouse.storage.foreign.file_register import Register, Registered
 from lakehouse.storage.foreign.foreign_records import RecordReader
 from lakehouse.storage.foreign.foreign_sources import files_of, lost, unread
@@ -597,7 +597,7 @@ def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_number
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(file_register, "_WORTH", 2)
-    monkeypatch.setattr(foreign_folder, "_FORGET", 0.0)
+    monkeypatch.setattr(file_register, "_FORGET", 0.0)
     followed = Followed(tmp_path, forget="1 day")
     for n in range(4):
         followed.put(f"{n}.json", f"{n}\n{n}\n", at=n)
@@ -632,7 +632,7 @@ def test_files_are_not_forgotten_before_they_are_read_nor_without_being_asked_fo
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(file_register, "_WORTH", 1)
-    monkeypatch.setattr(foreign_folder, "_FORGET", 0.0)
+    monkeypatch.setattr(file_register, "_FORGET", 0.0)
     for forget in ("0 seconds", "1 day"):
         root = tmp_path / forget
         root.mkdir()
@@ -650,6 +650,7 @@ def test_files_of_a_table_of_others_are_forgotten_with_the_version_that_was_read
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(file_register, "_WORTH", 1)
+    monkeypatch.setattr(file_register, "_FORGET", 0.0)
     register = Register(Settings(root=tmp_path), readings)
     register.add([Registered(f"{n}.parquet", 1, 0, 10) for n in range(3)], through=7)
     register.add([Registered("begun.parquet", 1, 0, 10)])

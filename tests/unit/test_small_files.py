@@ -62,7 +62,7 @@ def test_random_appends_read_the_same_with_fewer_files(table, monkeypatch, seed)
             small_files._levels.clear()
         keys = [chance.choice(["a", "b", None]) for _ in range(chance.randrange(1, 6))]
         numbers = [chance.randrange(100) for _ in keys]
-        version = delta_writer.append_few(rows(numbers, keys), table, APP, batch, {})
+        version = delta_writer.append(rows(numbers, keys), table, APP, batch, {})
         held += Counter(zip(keys, numbers, strict=True))
         assert moved(table, version).total() == len(keys)
         for merged in range(version + 1, delta_log.latest(table) + 1):
@@ -94,7 +94,7 @@ def test_random_appends_read_the_same_with_fewer_files(table, monkeypatch, seed)
 
 def test_files_that_another_run_replaced_stay_as_they_are(table, monkeypatch):
     for batch in range(3):
-        delta_writer.append_few(rows([batch], ["a"]), table, APP, batch, {})
+        delta_writer.append(rows([batch], ["a"]), table, APP, batch, {})
     merge = small_files._merge
 
     def overtaken(path, partition, level):
@@ -103,7 +103,7 @@ def test_files_that_another_run_replaced_stay_as_they_are(table, monkeypatch):
         return merge(path, partition, level)
 
     monkeypatch.setattr(small_files, "_merge", overtaken)
-    version = delta_writer.append_few(rows([3], ["a"]), table, APP, 3, {})
+    version = delta_writer.append(rows([3], ["a"]), table, APP, 3, {})
     assert delta_log.latest(table) == version + 1, "the replacement, and no merge"
     assert stored(table) == Counter([("a", n) for n in (1, 2, 3)])
     assert len(log_state.newest(table).files) == 3
@@ -117,5 +117,5 @@ def test_a_file_that_is_gone_fails_no_step(table, caplog):
             delta_log.data_file(table, file).unlink()
             write_cache._kept.clear()
         with caplog.at_level("INFO"):
-            delta_writer.append_few(rows([batch], ["a"]), table, APP, batch, {})
+            delta_writer.append(rows([batch], ["a"]), table, APP, batch, {})
     assert "partition=a: small files stay as they are" in caplog.text

@@ -1,6 +1,8 @@
 """Rows between Spark and this process, as Arrow."""
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -33,6 +35,19 @@ def in_spark(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     """
     schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return spark.createDataFrame(rows.combine_chunks() if len(rows) else [], schema)
+
+
+def rows_at(file: pq.ParquetFile, places: np.ndarray) -> pa.Table:
+    """Returns the rows at these places, as `plain`; only the row groups that have one are read."""
+    sizes = np.array(
+        [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
+    )
+    begins = np.cumsum(sizes) - sizes
+    of = np.searchsorted(begins, places, "right") - 1
+    groups, nth = np.unique(of, return_inverse=True)
+    before = np.cumsum(sizes[groups]) - sizes[groups]
+    inside = places - begins[of] + before[nth]
+    return plain(file.read_row_groups(groups.tolist())).take(pa.array(inside))
 
 
 def plain(rows: pa.Table) -> pa.Table:

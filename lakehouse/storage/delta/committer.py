@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log, log_state
@@ -116,6 +117,23 @@ def forget(path: Path) -> None:
     """Lets go of what is known of the table, as a process does that ends."""
     with _lock:
         _heads.pop(path, None)
+
+
+def new_name() -> str:
+    """Returns the name of a data file that is yet to be written, as Spark names its own."""
+    return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+
+
+def new_file(path: Path, name: str, stats: Mapping, partition: Mapping | None = None) -> dict:
+    """Returns a data file that is written, and that no commit has, as one will name it (`add`)."""
+    return {
+        "path": quote(name, safe="/="),
+        "partitionValues": partition or {},
+        "size": os.stat(path / name).st_size,
+        "modificationTime": now(),
+        "dataChange": True,
+        "stats": json.dumps(stats),
+    }
 
 
 def removal(file: Mapping) -> dict:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from lakehouse.errors import CommitError
@@ -32,7 +33,16 @@ def marks(places: np.ndarray) -> BitMap:
 
 def places(vector: BitMap) -> np.ndarray:
     """Returns the places of a vector in order."""
-    return np.frombuffer(vector.to_array(), dtype=np.uint32) if vector else np.empty(0, np.uint32)
+    return np.asarray(vector.to_array(), np.int64)
+
+
+def living(rows: pa.Table, dead: BitMap) -> pa.Table:
+    """Returns the rows of a data file without those at the places of the vector."""
+    if not dead:
+        return rows
+    alive = np.ones(rows.num_rows, bool)
+    alive[places(dead)] = False
+    return rows.filter(pa.array(alive))
 
 
 def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
@@ -55,6 +65,12 @@ def write(path: Path, vectors: Sequence[BitMap]) -> list[dict[str, object]]:
         place += len(data) + 8
     _file(path, name).write_bytes(b"".join(body))
     return descriptors
+
+
+def dead_of(path: Path, file: Mapping) -> BitMap:
+    """Returns the vector of a data file as the log names it, empty if it has none. Raises CommitError as `read`."""
+    descriptor = file.get("deletionVector")
+    return read(path, descriptor) if descriptor else BitMap()
 
 
 def read(path: Path, descriptor: Mapping) -> BitMap:

@@ -150,6 +150,11 @@ def commit_info(path: Path, version: int) -> dict | None:
         return None
 
 
+def noted(path: Path, version: int) -> str:
+    """Returns what its writer noted with that version; empty if it noted nothing, or the log does not have the version."""
+    return (commit_info(path, version) or {}).get("userMetadata") or ""
+
+
 def changes(path: Path, after: int, column: str = "") -> list[Change] | None:
     """The changes later than version `after`, oldest first.
 

@@ -24,26 +24,20 @@ if TYPE_CHECKING:
 
 
 def append(
-    rows: DataFrame,
+    rows: "DataFrame | pyarrow.Table",
     path: Path,
     app: str,
     batch: int,
     metadata: Mapping[str, object],
-    *,
-    replayed: bool = False,
 ) -> int:
     """Appends the rows of one micro-batch and returns the Delta version that has them.
 
-    The batch is recorded in the same commit as the last one of `app` (`committed`); a batch
-    `replayed` after that is computed all the same, for its counts and, behind a stateful operator,
-    for its state. Spark writes the files, as Delta does, with their statistics; the commit is that
-    of `append_few`. Delta's own would read the state of the whole table, most of the time of a
-    small commit, for what the caller knows. Two writers of one `app` exclude each other: the one
-    that commits second fails.
+    The batch is recorded in the same commit as the last one of `app` (`committed`). Of a DataFrame
+    Spark writes the files, as Delta does, with their statistics; rows in memory need no Spark job.
+    The commit is not Delta's own, which would read the state of the whole table, most of the time
+    of a small commit, for what the caller knows. Two writers of one `app` exclude each other: the
+    one that commits second fails.
     """
-    if replayed:
-        compute(rows)
-        return version_of(path, app, batch)
     return commit(files_of(rows, path), path, app, batch, metadata)
 
 
@@ -62,13 +56,6 @@ def compute(rows: DataFrame) -> None:
     rows.agg(F.count(F.lit(1))).head()
 
 
-def append_few(
-    rows: "pyarrow.Table", path: Path, app: str, batch: int, metadata: Mapping[str, object]
-) -> int:
-    """Appends rows that are in memory, without a Spark job, otherwise as `append`."""
-    return commit(small_commits.files_of(rows, path), path, app, batch, metadata)
-
-
 def upsert(
     rows: "pyarrow.Table",
     path: Path,
@@ -77,7 +64,7 @@ def upsert(
     metadata: Metadata,
     touched: "pyarrow.ChunkedArray",
 ) -> int:
-    """Puts rows in the place of all that a keyed table has of the `touched` keys, otherwise as `append_few`."""
+    """Puts rows in the place of all that a keyed table has of the `touched` keys, otherwise as `append`."""
     return keyed_files.upsert(rows, path, app, batch, _text(app, batch, metadata), touched)
 
 
@@ -155,8 +142,10 @@ def _overwrite(
     return small_commits.replace(added, removed, path, version, partitions, text)
 
 
-def files_of(rows: DataFrame, path: Path) -> list[dict]:
-    """Has Spark write the rows as files of the table, which a commit is yet to name."""
+def files_of(rows: "DataFrame | pyarrow.Table", path: Path) -> list[dict]:
+    """Writes the rows as files of the table, which a commit is yet to name: a DataFrame's by Spark."""
+    if not isinstance(rows, DataFrame):
+        return small_commits.files_of(rows, path)
     written = _writer(rows.sparkSession, path).writeFiles(rows._jdf)
     return [json.loads(written.apply(n).json())["add"] for n in range(written.size())]
 
@@ -171,7 +160,7 @@ def _writer(spark: SparkSession, path: Path):
     It asks Delta's snapshot for columns and properties alone, so any will do: for the present one
     Delta lists the log, and asks for the state of each file in it, each time.
     """
-    identity, none = small_commits.identity(path), _none(spark)
+    identity, none = small_commits.identity(path), _jvm(spark, "scala.Option").empty()
     log = _delta_log(spark, path)
     if _bases.get(path, ("", None))[0] != identity:
         _bases[path] = (identity, log.update(False, none, none))
@@ -181,10 +170,6 @@ def _writer(spark: SparkSession, path: Path):
 def _delta_log(spark: SparkSession, path: Path):
     log = _jvm(spark, "org.apache.spark.sql.delta.DeltaLog")
     return log.forTable(spark._jsparkSession, str(path))
-
-
-def _none(spark: SparkSession):
-    return _jvm(spark, "scala.Option").empty()
 
 
 def _jvm(spark: SparkSession, name: str) -> Any:
@@ -248,9 +233,7 @@ def version_of(path: Path, app: str, batch: int) -> int:
 def noted(path: Path, app: str, batch: int) -> dict | None:
     """Returns the metadata of the commit by which `app` wrote that batch; None if it made none."""
     marked = _marked(path, app, batch)
-    if marked is None:
-        return None
-    return json.loads((delta_log.commit_info(path, marked) or {})["userMetadata"])
+    return None if marked is None else json.loads(delta_log.noted(path, marked))
 
 
 def _marked(path: Path, app: str, batch: int) -> int | None:

@@ -7,14 +7,10 @@ files of a short step are as Spark's own: Snappy, timestamps in microseconds, a 
 partition, and the statistics of the columns that the table asks for.
 """
 
-import json
-import os
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,15 +36,6 @@ def can_hold(schema: pa.Schema) -> bool:
     return all(_plain(column.type) for column in schema)
 
 
-def append(rows: pa.Table, path: Path, app: str, batch: int, metadata: str) -> int:
-    """Appends the rows as the batch of `app`, noting `metadata` with them, and returns the version.
-
-    Raises CommitError if `app` has committed that batch before: two writers of one table exclude
-    each other.
-    """
-    return commit(files_of(rows, path), path, app, batch, metadata)
-
-
 def files_of(rows: pa.Table, path: Path) -> list[dict]:
     """Writes the rows as files of the table, and returns them as a commit is yet to name them."""
     table = committer.head(path)
@@ -60,7 +47,11 @@ def files_of(rows: pa.Table, path: Path) -> list[dict]:
 
 
 def commit(files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: str) -> int:
-    """Appends files that are written already, otherwise as `append`."""
+    """Appends the files as the batch of `app`, noting `metadata` with them, and returns the version.
+
+    Raises CommitError if `app` has committed that batch before: two writers of one table exclude
+    each other.
+    """
     added = [{"add": file} for file in files]
     return committer.commit(
         partial(committer.head, path), lambda _: added, metadata, (app, batch), isBlindAppend=True
@@ -193,36 +184,30 @@ def _written(
 ) -> dict:
     """Writes one file of one partition (of none: "")."""
     rows = part.select(columns)
-    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     folder = "" if key == "" else f"{PARTITION}={_NO_PARTITION if key is None else key}/"
     (path / folder).mkdir(exist_ok=True)
-    file = path / folder / name
+    name = folder + committer.new_name()
+    file = path / name
     pq.write_table(
         rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
     )
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
-    return {
-        "path": quote(folder + name, safe="/="),
-        "partitionValues": {} if key == "" else {PARTITION: key},
-        "size": os.stat(file).st_size,
-        "modificationTime": committer.now(),
-        "dataChange": True,
-        "stats": _statistics(rows, searched),
-    }
+    partition = {} if key == "" else {PARTITION: key}
+    return committer.new_file(path, name, _statistics(rows, searched), partition)
 
 
-def _statistics(rows: pa.Table, searched: list[str]) -> str:
+def _statistics(rows: pa.Table, searched: list[str]) -> dict:
     least, greatest, nulls = {}, {}, {}
     for name in searched:
         if name in rows.column_names:
             column = rows[name].combine_chunks()
             least[name], greatest[name], nulls[name] = _of_column(column)
-    statistics = {
+    return {
+        "numRecords": rows.num_rows,
         "minValues": _known_only(least),
         "maxValues": _known_only(greatest),
         "nullCount": nulls,
     }
-    return json.dumps({"numRecords": rows.num_rows} | statistics)
 
 
 def _of_column(column: pa.Array) -> tuple:

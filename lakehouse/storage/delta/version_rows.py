@@ -7,7 +7,6 @@ vectors differ count.
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
@@ -38,9 +37,9 @@ def moved(path: Path, version: int) -> tuple[pa.Table, pa.Table]:
     for name in sorted(removed.keys() | added.keys()):
         before, now = removed.get(name), added.get(name)
         if before and now:
-            dead, dying = _dead(path, before), _dead(path, now)
-            went.append(_rows(path, now, schema, _marks(dying - dead)))
-            came.append(_rows(path, now, schema, _marks(dead - dying)))
+            dead, dying = (deletion_vectors.dead_of(path, each) for each in (before, now))
+            went.append(_rows(path, now, schema, dying - dead))
+            came.append(_rows(path, now, schema, dead - dying))
         elif only := before or now:
             (went if before else came).append(_living(path, only, schema))
     return _joined(went, schema), _joined(came, schema)
@@ -87,26 +86,15 @@ def _plain(schema: pa.Schema) -> Iterator[pa.Field]:
     return (field.with_type(plain.get(field.type, field.type)) for field in schema)
 
 
-def _dead(path: Path, file: Mapping) -> BitMap:
-    vector = file.get("deletionVector")
-    return deletion_vectors.read(path, vector) if vector else BitMap()
-
-
-def _marks(places: BitMap) -> np.ndarray:
-    return deletion_vectors.places(places).astype(np.int64)
-
-
 def _living(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
-    rows, dead = _read(path, file, schema), _marks(_dead(path, file))
-    if not len(dead):
-        return rows
-    living = np.ones(rows.num_rows, bool)
-    living[dead] = False
-    return rows.filter(pa.array(living))
+    rows = _read(path, file, schema)
+    return deletion_vectors.living(rows, deletion_vectors.dead_of(path, file))
 
 
-def _rows(path: Path, file: Mapping, schema: pa.Schema, places: np.ndarray) -> pa.Table:
-    return _read(path, file, schema).take(pa.array(places)) if len(places) else schema.empty_table()
+def _rows(path: Path, file: Mapping, schema: pa.Schema, marked: BitMap) -> pa.Table:
+    if not marked:
+        return schema.empty_table()
+    return _read(path, file, schema).take(pa.array(deletion_vectors.places(marked)))
 
 
 def _read(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:

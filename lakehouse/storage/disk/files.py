@@ -114,7 +114,9 @@ def read_value(
         check(value)
         return value
     except (ValueError, TypeError, KeyError, AttributeError) as err:
-        _say_unreadable(path, content, err, meaning)
+        if where := set_aside(path, content):
+            what = f"JSON as the lakehouse writes it, and it holds something else ({type(err).__name__}: {err})"
+            _log.warning(f"file={path}: {what}; {where}; {meaning}")
         return None
 
 
@@ -228,30 +230,22 @@ def moved_at(aside: Path) -> datetime:
     return datetime.fromtimestamp(aside.stat().st_ctime, UTC)
 
 
-def set_aside(path: Path) -> str:
-    """Moves a file that holds garbage aside, and returns where it is now: in the words of a message."""
+def set_aside(path: Path, given: bytes | None = None) -> str:
+    """Moves a file that holds garbage aside, and returns where it is now: in the words of a message.
+
+    Empty if another process was faster, or if the file does not hold what was `given` any more: then it stays.
+    """
     beside = aside_name(path)
     try:
         path.rename(beside)
-    except OSError as failed:  # who may only read
-        return f"it stays where it is ({failed.strerror})"
-    return f"it is now {beside.name}"
-
-
-def _say_unreadable(path: Path, given: bytes, err: Exception, meaning: str) -> None:
-    beside = aside_name(path)
-    try:
-        path.rename(beside)
-        if beside.read_bytes() != given:  # replaced by a sound one in between
+        if given is not None and beside.read_bytes() != given:  # replaced by a sound one in between
             if path.exists():
                 beside.unlink()
             else:
                 beside.rename(path)
-            return
-        where = f"it is now {beside.name}"
-    except FileNotFoundError:  # another process was faster
-        return
+            return ""
+    except FileNotFoundError:
+        return ""
     except OSError as failed:  # who may only read
-        where = f"it stays where it is ({failed.strerror})"
-    what = f"JSON as the lakehouse writes it, and it holds something else ({type(err).__name__}: {err})"
-    _log.warning(f"file={path}: {what}; {where}; {meaning}")
+        return f"it stays where it is ({failed.strerror})"
+    return f"it is now {beside.name}"

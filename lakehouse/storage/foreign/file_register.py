@@ -8,6 +8,7 @@ not come again are forgotten; the numbers of the others stay.
 
 import json
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +25,7 @@ from lakehouse.storage.disk.typed_values import typed
 _log = logging.getLogger(__name__)
 
 _WORTH = 1_000  # files to forget, before the whole is written again for it
+_FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Register:
         self._alike: dict[tuple[int, str], list[int]] = {}
         self._first: list[int] = []
         self._end = 0
+        self._forget_at = 0.0
         self._read()
 
     @property
@@ -136,8 +139,11 @@ class Register:
     def forget(self, read: int, gone: Callable[[Registered], bool]) -> None:
         """Leaves out the files that are `gone`, if all their records are among those that are `read` for good.
 
-        Once these are many, for the whole is written again.
+        Once these are many, for the whole is written again; it is looked for them now and then.
         """
+        if (now := time.monotonic()) < self._forget_at:
+            return
+        self._forget_at = now + _FORGET
         kept = [each for each in self.files if each.end > read or not gone(each)]
         if len(self.files) - len(kept) < _WORTH:
             return

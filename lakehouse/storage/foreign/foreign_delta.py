@@ -1,6 +1,5 @@
 """Delta tables of others as ingest tables follow them: version by version."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +12,6 @@ from lakehouse.storage.foreign import foreign_log
 from lakehouse.storage.foreign.file_register import Register, Registered
 from lakehouse.storage.foreign.foreign_contract import ForeignFiles, IsLost, Opened
 from lakehouse.storage.foreign.foreign_files import Rows, gone
-
-_FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
 class DeltaFiles(ForeignFiles):
@@ -73,7 +70,6 @@ class TableFeed:
         self._path, self._changes = Path(source.address), source.of_changes
         # versions and how many records there are with them: the last that is read, and what follows
         self._ends = [(register.through, register.end)]
-        self._forget_at = 0.0
 
     refused: list[str] = []
     remarks: list[str] = []
@@ -103,9 +99,8 @@ class TableFeed:
             if any(version.about.values()):
                 foreign_log.check_readable(self._path, version.about)
             self._add(version.added, self.register.through + 1)
-        if (now := time.monotonic()) >= self._forget_at:  # no version adds a file again
-            self._forget_at = now + _FORGET
-            self.register.forget(read, lambda file: file.identity not in self.register.since)
+        # no version adds a file again
+        self.register.forget(read, lambda file: file.identity not in self.register.since)
 
     def _wrong(self, version: foreign_log.Version | None) -> str:
         """Why the next version cannot be read."""

@@ -20,7 +20,6 @@ from lakehouse.storage.foreign.foreign_files import Lines, Rows, Seen, Unfit
 _log = logging.getLogger(__name__)
 
 _FILES = 1_000  # that are registered at once
-_FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
 class FolderFiles(ForeignFiles):
@@ -64,10 +63,7 @@ class FolderFiles(ForeignFiles):
             registered = self.register.of_path(each.path)
             if registered is None:
                 waiting.append(f"{each.path} is not registered")
-            elif registered.size != each.size or (
-                registered.modified != each.modified
-                and digest_of(self.path / each.path) != registered.digest
-            ):
+            elif not _is_same(self.path, registered, each):
                 waiting.append(f"{each.path} was written to since it was registered")
         return waiting
 
@@ -90,11 +86,7 @@ class FolderFiles(ForeignFiles):
         known = self.register.of_path(found.path)
         if known is None:
             return "" if self._is_renamed(found) else "has come since"
-        same = (found.size, found.modified) == (known.size, known.modified)
-        same = same or (
-            found.size == known.size and _digest(self.path / found.path) == known.digest
-        )
-        return "" if same else "was written to since"
+        return "" if _is_same(self.path, known, found) else "was written to since"
 
     def _is_renamed(self, found: Seen) -> bool:
         return any(
@@ -118,7 +110,6 @@ class FolderFeed:
         self._refused: dict[str, tuple[Seen, str]] = {}
         # of registered files that were written to since: whether they hold what they held
         self._compared: dict[str, tuple[Seen, bool]] = {}
-        self._forget_at = 0.0
 
     @property
     def refused(self) -> list[str]:
@@ -166,8 +157,7 @@ class FolderFeed:
                 ready.append(each)
         ready.sort(key=lambda each: (each.modified, each.path))
         self._register(ready, read, most)
-        if self._source.forget and now >= self._forget_at:
-            self._forget_at = now + _FORGET
+        if self._source.forget:
             old = time.time_ns() - int(self._source.forget.total_seconds() * 1e9)
             self.register.forget(read, lambda f: f.path not in paths and f.modified < old)
 
@@ -178,7 +168,7 @@ class FolderFeed:
             return False
         before, was_same = self._compared.get(found.path, (None, True))
         if before != found:
-            same = found.size == known.size and _digest(self._folder / found.path) == known.digest
+            same = _is_same(self._folder, known, found)
             self._compared[found.path] = found, same
             # a file that goes on growing is said once
             if was_same and not same and known.first < read and not self._is_lost(known):
@@ -250,6 +240,13 @@ class FolderFeed:
             ):
                 return old
         return None
+
+
+def _is_same(folder: Path, known: Registered, found: Seen) -> bool:
+    """Returns True if a file that is registered by its path holds what it held."""
+    if found.size != known.size:
+        return False
+    return found.modified == known.modified or _digest(folder / found.path) == known.digest
 
 
 def _digest(path: Path) -> str:

@@ -1,6 +1,5 @@
 """An Iceberg table of others as an ingest table follows it: first the files that it has, then those that each snapshot adds."""
 
-import time
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,8 +17,6 @@ from lakehouse.storage.foreign.foreign_contract import ForeignFiles, IsLost, Ope
 from lakehouse.storage.foreign.foreign_files import Away, Rows, gone
 from lakehouse.storage.foreign.iceberg_columns import columns_of
 from lakehouse.storage.foreign.iceberg_tables import EMPTY, IcebergTable, dead_rows
-
-_FORGET = 3_600.0  # seconds until it is looked again for files to forget
 
 
 class IcebergFiles(ForeignFiles):
@@ -99,7 +96,6 @@ class IcebergFeed:
         self._ends = [(register.through, register.end)]
         self._present = EMPTY
         self._is_shaped = False
-        self._forget_at = 0.0
 
     def present(self) -> int:
         self._present = iceberg_tables.newest(self._table.load())
@@ -116,9 +112,8 @@ class IcebergFeed:
         self._ends = [each for n, each in ends if n >= last or each[0] == self._present]
         with self._table.asking():
             self._look(read, most)
-        if (now := time.monotonic()) >= self._forget_at:  # no snapshot adds a file again
-            self._forget_at = now + _FORGET
-            self.register.forget(read, lambda file: file.identity not in self.register.since)
+        # no snapshot adds a file again
+        self.register.forget(read, lambda file: file.identity not in self.register.since)
 
     def _look(self, read: int, most: int) -> None:
         table, register = self._table.load(), self.register

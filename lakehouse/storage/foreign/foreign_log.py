@@ -132,24 +132,15 @@ def _about(actions: Iterable[Mapping]) -> dict[str, Any]:
 
 
 def about(path: Path) -> dict[str, dict[str, Any]]:
-    """The newest metadata and protocol of the table. Raises SourceError if its log has no metadata."""
-    by_kind: dict[str, dict[str, Any]] = {}
-    kept = delta_log.checkpoints(path)[-1:]
-    for number in reversed(delta_log.versions(path)):
-        actions = delta_log.actions(path, number) or []
-        by_kind = {kind: by_kind.get(kind) or _one(actions, kind) for kind in _ABOUT}
-        if all(by_kind.values()) or number in kept:
-            break
-    for kind in (kind for kind in _ABOUT if kept and not by_kind.get(kind)):
-        rows = pq.read_table(delta_log.checkpoint_file(path, kept[0]), columns=[kind])[kind]
-        field = {"metaData": "schemaString", "protocol": "minReaderVersion"}[kind]
-        by_kind[kind] = next((row for row in rows.to_pylist() if row and row[field]), {})
-    if not by_kind["metaData"]:
+    """The newest metadata and protocol of the table. Raises SourceError if its log, from a checkpoint on, does not have them."""
+    try:
+        state = log_state.newest(path, of_files=False)
+    except CommitError as err:
         raise SourceError(
             f"table={path}, oldest version={oldest(path)}: its log must name the columns, in a commit or in a checkpoint of one "
-            "file, and does not; have its owner write such a checkpoint, or a copy, and read the copy"
-        )
-    return by_kind
+            f"file, and does not ({err}); have its owner write such a checkpoint, or a copy, and read the copy"
+        ) from err
+    return {"metaData": state.metadata, "protocol": state.protocol}
 
 
 def check_readable(path: Path, known: Mapping[str, Mapping[str, Any]]) -> None:

@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from lakehouse.paths import within
-from lakehouse.storage.delta import deletion_vectors, log_state
-from lakehouse.storage.delta.arrow import plain
+from lakehouse.storage.delta import deletion_vectors, delta_log, log_state
+from lakehouse.storage.delta.arrow import plain, rows_at
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY
 
@@ -98,40 +96,29 @@ class File:
     def live_rows(self) -> int:
         return len(self.keys) - self.dead_rows
 
-    @cached_property
-    def metadata(self) -> pq.FileMetaData:
-        return pq.read_metadata(within(self.path, unquote(self.name)))
+    @property
+    def file(self) -> Path:
+        return delta_log.data_file(self.path, self.named)
 
     @cached_property
-    def groups(self) -> np.ndarray:
-        """Returns the place at which each row group begins, and the one at which the last ends."""
-        rows = [self.metadata.row_group(n).num_rows for n in range(self.metadata.num_row_groups)]
-        return np.concatenate([[0], np.cumsum(rows)])
+    def metadata(self) -> pq.FileMetaData:
+        return pq.read_metadata(self.file)
 
     def find(self, wanted: Keys) -> np.ndarray:
         """Returns the places, in order, of the living rows of these keys."""
         places = self.keys.places(wanted)
         if not len(places) or not self.dead:
             return places
-        return deletion_vectors.places(deletion_vectors.marks(places) - self.dead).astype(np.int64)
+        return deletion_vectors.places(deletion_vectors.marks(places) - self.dead)
 
     def live(self, without: np.ndarray) -> pa.Table:
         """Returns the living rows, without those at these places."""
-        living = np.ones(len(self.keys), bool)
-        living[deletion_vectors.places(self.dead)] = False
-        living[without] = False
-        stored = pq.read_table(within(self.path, unquote(self.name)), partitioning=None)
-        return plain(stored).filter(pa.array(living))
+        stored = plain(pq.read_table(self.file, partitioning=None))
+        return deletion_vectors.living(stored, self.dead | deletion_vectors.marks(without))
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """Returns the rows at these places; only the row groups that have one are read."""
-        file = pq.ParquetFile(within(self.path, unquote(self.name)), metadata=self.metadata)
-        of = np.searchsorted(self.groups, places, "right") - 1
-        groups = np.unique(of)
-        sizes = np.diff(self.groups)[groups]
-        begins = np.cumsum(sizes) - sizes
-        inside = places - self.groups[of] + begins[np.searchsorted(groups, of)]
-        return plain(file.read_row_groups(groups.tolist())).take(pa.array(inside))
+        return rows_at(pq.ParquetFile(self.file, metadata=self.metadata), places)
 
 
 @dataclass
@@ -153,6 +140,12 @@ class Index:
         """Returns, for each file that has living rows of these keys, their places in order."""
         by_file = ((file.name, file.find(wanted)) for file in self)
         return {name: places for name, places in by_file if len(places)}
+
+    def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
+        """Returns the rows of these keys, in no order; None if there are none."""
+        by_file = self.found(keys_of(keys)).items()
+        parts = [self.files[name].rows(places) for name, places in by_file]
+        return pa.concat_tables(parts, promote_options="permissive") if parts else None
 
     def renew(self) -> None:
         """Follows the log. Files that are known are not read again."""
@@ -181,13 +174,10 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
     if known:
         keys = known.keys
     else:
-        stored = pq.ParquetFile(within(path, unquote(named["path"])))
+        stored = pq.ParquetFile(delta_log.data_file(path, named))
         if KEY in stored.schema_arrow.names:
             keys = keys_of(stored.read(columns=[KEY])[KEY])
         else:  # a file by an earlier version of the library, without keys
             nothing = np.zeros(stored.metadata.num_rows, np.uint64)
             keys = Keys(nothing, nothing, None, True)
-    vector = named.get("deletionVector")
-    return File(
-        path, dict(named), keys, deletion_vectors.read(path, vector) if vector else BitMap()
-    )
+    return File(path, dict(named), keys, deletion_vectors.dead_of(path, named))

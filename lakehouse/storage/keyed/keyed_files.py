@@ -10,7 +10,6 @@ measures it.
 
 import json
 import math
-import os
 import shutil
 import threading
 import time
@@ -60,9 +59,7 @@ def can_upsert(path: Path) -> bool:
 
 def rows_of(path: Path, keys: pa.ChunkedArray) -> pa.Table | None:
     """The rows of these keys, in no order; None if there are none."""
-    index = _opened(path)
-    parts = [index.files[name].rows(places) for name, places in index.found(keys_of(keys)).items()]
-    return pa.concat_tables(parts, promote_options="permissive") if parts else None
+    return _opened(path).rows_of(keys)
 
 
 def upsert(
@@ -220,10 +217,7 @@ def _written(rows: pa.Table, path: Path) -> Iterator[File]:
     pieces = math.ceil(rows.num_rows / LARGE)
     ends = [rows.num_rows * n // pieces for n in range(pieces + 1)] if pieces else []
     for start, end in pairwise(ends):
-        part, name = (
-            rows.slice(start, end - start),
-            f"part-00000-{uuid.uuid4()}-c000.snappy.parquet",
-        )
+        part, name = rows.slice(start, end - start), committer.new_name()
         pq.write_table(
             part,
             path / name,
@@ -234,7 +228,8 @@ def _written(rows: pa.Table, path: Path) -> Iterator[File]:
             write_statistics=[KEY],
             use_dictionary=[column for column in rows.column_names if column != KEY],
         )
-        yield File(path, _named(path, name, part.num_rows), keys_of(part[KEY]), BitMap())
+        named = committer.new_file(path, name, {"numRecords": part.num_rows})
+        yield File(path, named, keys_of(part[KEY]), BitMap())
 
 
 def _marked(path: Path, dying: list[tuple[File, np.ndarray]]) -> list[File]:
@@ -246,9 +241,8 @@ def _marked(path: Path, dying: list[tuple[File, np.ndarray]]) -> list[File]:
     for file, (old, _), vector in zip(marked, dying, vectors, strict=True):
         stats = json.dumps({"numRecords": len(file.keys), "tightBounds": False})
         file.named = old.named | {"dataChange": True, "stats": stats, "deletionVector": vector}
-        vars(file).update(
-            {name: vars(old)[name] for name in ("metadata", "groups") if name in vars(old)}
-        )
+        if "metadata" in vars(old):
+            file.metadata = old.metadata
     return marked
 
 
@@ -273,20 +267,9 @@ def _taken_in(file: Path, path: Path) -> dict | None:
     rows = pq.read_metadata(file).num_rows
     if not rows:
         return None
-    name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    name = committer.new_name()
     file.rename(path / name)
-    return _named(path, name, rows)
-
-
-def _named(path: Path, name: str, rows: int) -> dict:
-    return {
-        "path": name,
-        "partitionValues": {},
-        "size": os.stat(path / name).st_size,
-        "modificationTime": committer.now(),
-        "dataChange": True,
-        "stats": json.dumps({"numRecords": rows}),
-    }
+    return committer.new_file(path, name, {"numRecords": rows})
 
 
 def _operation(mode: str, app: str, batch: int) -> dict:

@@ -6,15 +6,14 @@ version is kept (`key_index`), so that only changes are read.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lakehouse.paths import within
+from lakehouse.storage.delta import deletion_vectors
 from lakehouse.storage.keyed import key_index
-from lakehouse.storage.keyed.key_index import File, Index, keys_of
+from lakehouse.storage.keyed.key_index import File, Index
 
 
 class KeyedReader:
@@ -46,14 +45,12 @@ class KeyedReader:
         """Returns the data files, each with the places of its deleted rows."""
         assert self._index is not None, "it has been moved to a version"
         found = self._index.files.values()
-        return {within(each.path, unquote(each.name)): each.dead for each in found}
+        return {each.file: each.dead for each in found}
 
     def rows_of(self, keys: pa.ChunkedArray) -> pa.Table | None:
         """Returns the rows of these keys; None if there are none."""
         assert self._index is not None, "it has been moved to a version"
-        by_file = self._index.found(keys_of(keys)).items()
-        rows = [self._index.files[name].rows(places) for name, places in by_file]
-        return _joined(rows) if rows else None
+        return self._index.rows_of(keys)
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -65,6 +62,6 @@ def _only(here: File | None, there: File | None) -> Iterator[pa.Table]:
     if here and there:
         died = there.dead - here.dead
         if died:
-            yield here.rows(np.fromiter(died, np.int64))
+            yield here.rows(deletion_vectors.places(died))
     elif here:
         yield here.live(np.empty(0, np.intp))

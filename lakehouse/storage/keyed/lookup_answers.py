@@ -108,4 +108,4 @@ def note_shown(settings: Settings, table: Table, partitions: Iterable[str]) -> N
 
 def record(path: Path, app: str, rows: "pyarrow.Table") -> int:
     """Adds answers, and returns the version that has them. `app`: the name of the writer, one at a time."""
-    return delta_writer.append_few(rows, path, app, delta_log.committed(path, app) + 1, {})
+    return delta_writer.append(rows, path, app, delta_log.committed(path, app) + 1, {})

@@ -11,16 +11,13 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakehouse.errors import CommitError, QueryError, RangeError
-from lakehouse.paths import within
-from lakehouse.storage.delta import deletion_vectors, log_state, python_years
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, python_years
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY, of_text
 from lakehouse.storage.delta.table_creation import FOUND_BY
@@ -74,7 +71,7 @@ def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
     before, declared, types, by = _known.get(path, (LogState(path), 0, {}, []))
     state, _ = log_state.renewed(before)
     if state is not before or state.declared != declared:  # of a table that was made again, too
-        table = open_table(path)
+        table = delta_log.open_table(path)
         types = {
             field.name: getattr(field.type, "type", "struct") for field in table.schema().fields
         }
@@ -84,7 +81,7 @@ def _state(path: Path) -> tuple[LogState, dict[str, str], list[str]]:
 
 
 def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
-    file = within(path, unquote(named["path"]))
+    file = delta_log.data_file(path, named)
     metadata, places = _footer(file)
     groups = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
     if not groups:
@@ -96,9 +93,8 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
                 zero_copy_only=False
             )
         )
-        if len(inside) and (vector := named.get("deletionVector")):
+        if len(inside) and (dead := deletion_vectors.dead_of(path, named)):
             begins = sum(metadata.row_group(n).num_rows for n in range(group))
-            dead = deletion_vectors.read(path, vector)
             inside = inside[[begins + int(place) not in dead for place in inside]]
         if len(inside):
             chosen = stored.read_row_group(group).take(inside)

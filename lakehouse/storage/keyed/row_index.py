@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from lakehouse.storage.delta import deletion_vectors
-from lakehouse.storage.delta.arrow import plain
+from lakehouse.storage.delta.arrow import rows_at
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD1B54A32D192ED03)
@@ -82,13 +82,12 @@ class RowIndex:
         for file, indices in self._files.items():
             places = np.unique(np.concatenate([each.find(hashes) for each in indices]))
             if dead := files[file]:
-                living = deletion_vectors.marks(places) - dead
-                places = deletion_vectors.places(living).astype(np.int64)
+                places = deletion_vectors.places(deletion_vectors.marks(places) - dead)
             if len(places):
                 places_of[file] = places
         if sum(map(len, places_of.values())) > most:
             return None
-        rows = [_taken(file, places) for file, places in places_of.items()]
+        rows = [rows_at(pq.ParquetFile(file), places) for file, places in places_of.items()]
         return pa.concat_tables(rows, promote_options="permissive") if rows else pa.table({})
 
     def _known(self, file: Path, schema: pa.Schema) -> list[_File]:
@@ -106,21 +105,6 @@ class RowIndex:
             order = np.argsort(hashes, kind="stable")
             indices.append(_File(hashes[order], order))
         return indices
-
-
-def _taken(file: Path, places: np.ndarray) -> pa.Table:
-    """Returns the rows at these places; only the row groups that have one are read."""
-    stored = pq.ParquetFile(file)
-    sizes = np.array(
-        [stored.metadata.row_group(n).num_rows for n in range(stored.metadata.num_row_groups)]
-    )
-    begins = np.cumsum(sizes) - sizes
-    of = np.searchsorted(begins, places, "right") - 1
-    groups = np.unique(of)
-    before = np.zeros(len(sizes), np.int64)
-    before[groups] = np.cumsum(sizes[groups]) - sizes[groups]
-    rows = plain(stored.read_row_groups(groups.tolist()))
-    return rows.take(pa.array(places - begins[of] + before[of]))
 
 
 def _hashes(rows: pa.Table) -> np.ndarray:

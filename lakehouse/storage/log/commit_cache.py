@@ -217,18 +217,15 @@ def _in_order(commits: Iterable[Commit]) -> list[Commit]:
 
 
 def _recorded(log: "CommitLog", version: int) -> tuple[list[Commit], bool]:
-    return records_of(log.table.name, version, _metadata(log, version))
+    return records_of(
+        log.table.name, version, delta_log.noted(table_path(log.settings, log.table), version)
+    )
 
 
 def _is_older(log: "CommitLog", version: int) -> bool:
     """Returns True if an earlier version of the library, which recorded nothing, wrote this version's batch."""
-    metadata = _metadata(log, version)
+    metadata = delta_log.noted(table_path(log.settings, log.table), version)
     return f'"{log.table.name}:stream:' in metadata and '"records"' not in metadata
-
-
-def _metadata(log: "CommitLog", version: int) -> str:
-    info = delta_log.commit_info(table_path(log.settings, log.table), version) or {}
-    return info.get("userMetadata") or ""
 
 
 def _copied(log: "CommitLog", since: datetime | None) -> tuple[int, list[Commit]]:

@@ -3,15 +3,13 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import UTC, datetime
+from typing import Any, Literal
 
+from lakehouse.declare.table import Table
 from lakehouse.ranges import Range
 from lakehouse.storage.disk.notes import fields_of
 from lakehouse.storage.disk.typed_values import typed
-
-if TYPE_CHECKING:
-    pass
 
 NOTHING = -1  # the version of a batch commit that found nothing to rewrite
 # void: earlier lines of versions above its own hold no more
@@ -69,6 +67,14 @@ class Commit:
         offset = self.inputs["tables"][name]
         # a negative index: nothing of that version yet
         return offset["reservoirVersion"] - (offset["index"] < 0)
+
+
+def unwritten(
+    table: Table, role: Role, generation: int = 0, batch: int = 0, **known: Any
+) -> Commit:
+    """Returns the commit of a write that is not made yet, with what is known of it."""
+    now, code_version = datetime.now(UTC), table.code_version
+    return Commit(table.name, role, generation, batch, NOTHING, now, code_version, **known)
 
 
 def decoded(line: str) -> Commit:

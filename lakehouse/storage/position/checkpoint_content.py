@@ -71,7 +71,7 @@ def _judge(paths: Iterable[Path], check: Callable[[Path], object]) -> int:
             check(path)
             sound += 1
         except _UNREADABLE as err:
-            where = set_aside(path)
+            where = set_aside(path) or "it is not there any more"
             what = (
                 f"it must hold what Spark wrote, and cannot be read ({type(err).__name__}: {err})"
             )

@@ -8,9 +8,8 @@ reference table holds for all earlier rows, too.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError
@@ -20,6 +19,7 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout, text_logs
 from lakehouse.storage.disk.locks import alone
 from lakehouse.storage.disk.notes import Notes
+from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import Commit
 
@@ -37,6 +37,9 @@ class TakenUp:
     reference: str
     version: int
     since: datetime
+
+
+_decoded = partial(typed, TakenUp, later=True)  # of a later version, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +168,3 @@ _known: dict[Path, int] = {}  # how many lines each file had when this process r
 def _lines(path: Path, size: int) -> tuple[TakenUp, ...]:
     """Returns the lines, oldest first. Lines are only added, so the content of a file of that size does not change."""
     return tuple(reversed(list(Notes(path, _decoded).newest_first())))
-
-
-def _decoded(given: Mapping[str, Any]) -> TakenUp:
-    return TakenUp(
-        str(given["reference"]), int(given["version"]), datetime.fromisoformat(given["since"])
-    )

@@ -217,6 +217,6 @@ def _check_readers(lakehouse: Lakehouse, found: Savepoint) -> None:
         if read:
             raise SavepointError(
                 f"savepoint={found.name}, table={table.name}: it is not in the savepoint and has read {', '.join(read)} "
-                f"beyond what that holds; remove its folder {layout.table_path(lakehouse.settings, table)}, and its stream "
+                f"beyond what that holds; remove its folder {lakehouse.path(table)}, and its stream "
                 "fills it again"
             )

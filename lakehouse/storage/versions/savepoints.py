@@ -34,7 +34,7 @@ from lakehouse.storage.disk.root import make as make_root
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.keyed import state_files
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import CommitLog, frontier
+from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.position import checkpoints
 from lakehouse.storage.versions import read_holds
 from lakehouse.storage.versions import savepoint_checks as checks
@@ -267,7 +267,7 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
             beside.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # Spark removes what it needs no more
                 shutil.copyfile(path, beside)
-    with CommitLog(lakehouse.settings, table).writing():
+    with lakehouse.commit_log(table).writing():
         for path in layout.notes_of(lakehouse.settings, table.name):
             beside = layout.commit_logs(to) / path.name
             beside.parent.mkdir(parents=True, exist_ok=True)
@@ -279,7 +279,7 @@ def take_table(lakehouse: Lakehouse, table: Table, to: Settings) -> None:
     # after the table: each of its rows has its answer then
     answers: tuple[layout.Side, ...] = ("answers",) if table.lookup else ()
     for side in (*sides, "", *answers):
-        _take(table_path(lakehouse.settings, table, side), table_path(to, table, side))
+        _take(lakehouse.path(table, side), table_path(to, table, side))
     once_more: tuple[layout.Note, ...] = ("references.jsonl", "files.jsonl")
     for name in once_more:  # behind the rows: each line was written before the first row of its own
         if (seen := layout.note(lakehouse.settings, table, name)).is_file():

@@ -150,7 +150,7 @@ def link_inputs(lakehouse: Lakehouse, table: Table) -> None:
     other = beside(lakehouse.settings, table)
     notes = ("jsonl", *(each for each in get_args(Note) if each != "reconciliation.json"))
     for each in lakehouse.catalog.input_tables(table):
-        _link(table_path(lakehouse.settings, each), table_path(other, each))
+        _link(lakehouse.path(each), table_path(other, each))
         for name in notes:
             _link(
                 *(

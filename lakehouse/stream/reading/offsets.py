@@ -90,16 +90,17 @@ def on_broker(client, topics: Sequence[str]) -> dict[str, Broker]:
     return {topic: Broker(described[topic][0], first[topic], end[topic]) for topic in described}
 
 
-def ends(client, settings: Settings, partitions: Mapping[str, Sequence[int]]) -> Offsets:
+def ends(client, settings: Settings, described: Mapping[str, tuple[str, list[int]]]) -> Offsets:
     """Returns up to where topics can be read now, by the isolation level of the settings.
 
-    Raises BrokerError.
+    `described`: the topics by `kafka_topics.ids`. Raises BrokerError.
     """
     from confluent_kafka import IsolationLevel
     from confluent_kafka.admin import OffsetSpec
 
     committed = settings.kafka.get("isolation.level") == "read_committed"
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    partitions = {topic: numbers for topic, (_, numbers) in described.items()}
     return kafka_topics.listed(client, partitions, OffsetSpec.latest(), {"isolation_level": level})
 
 

@@ -12,6 +12,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from lakehouse.backoff import Backoff
 from lakehouse.declare.inputs.own_sources import PythonSource
 from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
@@ -27,7 +28,7 @@ from lakehouse.stream.reading.checked import Checked, compared, stored
 from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
 from lakehouse.stream.reading.offsets import Broker, Gap, Offsets
 
-_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until a source that is away is asked again
+_PAUSES = Backoff(1, 60)  # before a source that is away is asked again
 _AT_ONCE = 64 << 20  # bytes of records that are held
 _READING = 5.0  # seconds of reading, after which a step commits what there is
 
@@ -47,7 +48,7 @@ class OwnSource(Reader):
         self._first: dict[str, int] = {}
         self._looked = float("-inf")
         self._is_compared = False  # the position, with the first offsets that exist
-        self._pause = _PAUSE
+        self._failures = 0
 
     def begins(self, last: Written | Commit | None) -> Offsets:
         return offsets.behind(self.settings, self.table, last, {self._address: {}})
@@ -113,7 +114,7 @@ class OwnSource(Reader):
                 partition, at[partition], until, size, seconds
             )
             pieces.append(rows)
-        self._pause = _PAUSE
+        self._failures = 0
         rows = pa.concat_tables(pieces)  # without rows, the source lacks these offsets
         here = {self._address: rows}
         return Records(begin, {self._address: reached}, rows.num_rows, here=here)
@@ -137,8 +138,8 @@ class OwnSource(Reader):
             raise err
         self._is_compared = False  # it may be away because it has lost records
         say(f"{err}; it is asked again")
-        self.stopping.wait(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._failures += 1
+        self.stopping.wait(_PAUSES.after(self._failures))
 
     def close(self) -> None:
         self._reader.close()

@@ -9,7 +9,6 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading.checked import Checked
 from lakehouse.stream.reading.contract import Reader
@@ -45,7 +44,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
         raise RangeError(
             f"table={table.name}: a {table.kind} table has no topic; name an ingest table, which reads one"
         )
-    last = next(CommitLog(lakehouse.settings, table).by_stream(), None)
+    last = next(lakehouse.commit_log(table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
     return list(reader_of(lakehouse.settings, table, sources).verify(last))

@@ -28,7 +28,7 @@ from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import IDLE, LOOK
 from lakehouse.stream.reading import offset_ranges, offsets, readings
-from lakehouse.stream.reading.checked import Checked, examples, stored
+from lakehouse.stream.reading.checked import Checked, compared, stored
 from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_reader import TopicReader
@@ -82,8 +82,7 @@ class Topics(Reader):
         described = kafka_topics.ids(self._admin, self._topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.settings, self.table, ids)
-        partitions = {topic: numbers for topic, (_, numbers) in described.items()}
-        ends = offsets.ends(self._admin, self._reading, partitions)
+        ends = offsets.ends(self._admin, self._reading, described)
         self._messages.error = ""  # the broker has answered since
         if message := offsets.beyond(self.table, at, ends):
             raise Receded(
@@ -151,8 +150,7 @@ class Topics(Reader):
 
     def present(self) -> Offsets:
         described = kafka_topics.ids(self._admin, self._topics)
-        partitions = {topic: numbers for topic, (_, numbers) in described.items()}
-        return offsets.ends(self._admin, self._reading, partitions)
+        return offsets.ends(self._admin, self._reading, described)
 
     def wait_out(self, err: LakehouseError, say: Say) -> None:
         """Waits for the broker. Raises AccessError if it turns this client away: waiting does not mend that."""
@@ -196,10 +194,9 @@ class Topics(Reader):
         return found
 
     def verify(self, last: Commit) -> Iterator[Checked]:
-        on_broker = offsets.on_broker(kafka_topics.admin(self._reading), self._topics)
-        offsets.check_ids(
-            self.settings, self.table, {topic: each.id for topic, each in on_broker.items()}
-        )
+        import numpy as np
+
+        on_broker = self.found()
         known = offsets.known(self.settings, self.table)
         for topic in self._topics:
             checked: list[Checked] = []
@@ -209,17 +206,9 @@ class Topics(Reader):
             for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
                 begins = known.starts.get(topic, {}) if self.sources[topic].starting else {}
                 first = max(on_broker[topic].first.get(partition, 0), begins.get(partition, 0))
-                own = rows.get(int(partition))
-                checked.append(
-                    _compared(
-                        self._reading,
-                        self.sources[topic],
-                        int(partition),
-                        min(first, end),
-                        end,
-                        own,
-                    )
-                )
+                own = rows.get(int(partition), np.empty(0, np.int64))
+                place = (topic, int(partition), min(first, end), end)
+                checked.append(_compared(self._reading, self.sources[topic], place, own))
             again = readings.again(*last.readings.get(topic, ("", "")))
             if read and again:
                 examples = "; ".join(filter(None, (checked[-1].examples, again)))
@@ -236,30 +225,20 @@ class Topics(Reader):
 
 
 def _compared(
-    settings: Settings,
-    source: RecordSource,
-    partition: int,
-    start: int,
-    end: int,
-    stored: "np.ndarray | None",
+    settings: Settings, source: RecordSource, place: tuple[str, int, int, int], own: "np.ndarray"
 ) -> Checked:
-    """Compares offsets `start` to `end` (exclusive) with those that the table has; what it lacks is read from the broker.
+    """Compares a partition's offsets with those that the table has; what it lacks is read from the broker.
 
     Among changes of a database, a message that is no change is not missing either.
     """
     import numpy as np
 
-    stored = np.empty(0, dtype=np.int64) if stored is None else stored
-    stored = stored[(stored >= start) & (stored < end)]
-    once, counts = np.unique(stored, return_counts=True)
-    doubled = once[counts > 1]
-    absent = np.setdiff1d(np.arange(start, end), once, assume_unique=True)
-    delivered = _delivered(settings, source.address, partition, absent) if len(absent) else {}
+    topic, partition, start, end = place
+    absent = np.setdiff1d(np.arange(start, end), own)
+    delivered = _delivered(settings, topic, partition, absent) if len(absent) else {}
     passed_over = {o for o, no_change in delivered.items() if source.keys and no_change}
-    missing = sorted(delivered.keys() - passed_over)
-    shown = examples(missing, doubled, str)
-    counts_of = len(stored), len(missing), len(doubled), len(passed_over)
-    return Checked(source.address, partition, start, end, *counts_of, "; ".join(shown))
+    there = np.array(sorted(delivered.keys() - passed_over), np.int64)
+    return replace(compared(place, own, there), passed_over=len(passed_over))
 
 
 def is_no_change(value: bytes | None) -> bool:
