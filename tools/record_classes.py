@@ -130,7 +130,7 @@ def make() -> str:
     Why that did not succeed, so that everything is just slower; empty if it did.
     """
     wanted = [cds_archive.archive(of) for of in cds_archive.PROGRAMS]
-    if all(each.exists() for each in wanted):
+    if not cds_archive.missing():
         return ""
     beside = [each.with_suffix(f".{os.getpid()}") for each in wanted]
     try:

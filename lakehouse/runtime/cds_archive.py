@@ -47,6 +47,11 @@ def archive(of: str) -> Path:
     return Path(sys.prefix) / f"{of}-{ours}-{made_of}.jsa"
 
 
+def missing() -> list[str]:
+    """Returns the programs without an archive. Raises SettingsError or OSError without Java."""
+    return [program for program in PROGRAMS if not archive(program).exists()]
+
+
 def fits(path: Path) -> None:
     """Raises CalledProcessError if a JVM cannot use the archive: one that the disk had no room for would end it."""
     with tempfile.TemporaryDirectory() as folder:  # where a JVM that crashes writes down why
