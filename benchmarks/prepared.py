@@ -1,6 +1,6 @@
-"""A step of an ingest table with the row or window table that follows it, planned by Spark and prepared: time and CPU.
+"""A step of an ingest table with a table that follows it, planned by Spark and prepared: time and CPU.
 
-    python -m benchmarks.prepared [--steps 20] [--rows 200]
+    python -m benchmarks.prepared [--steps 20] [--rows 200] [TABLE ...]
 
 Both ways run in turn in one warm process, over the same input; the rows are compared.
 """
@@ -18,14 +18,36 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks import measure
-from lakehouse import ingest_table, kafka, row_table, tumbling, window_table
+from lakehouse import (
+    count,
+    duplicates,
+    ingest_table,
+    kafka,
+    keyed_table,
+    row_table,
+    session,
+    tumbling,
+    window_table,
+)
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.stream import prepared_steps, queries
 from lakehouse.testing import Stage
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-COLUMNS = {"taken": ("at", "shop", "cents", "euros"), "turnover": ("window", "shop", "cents", "n")}
+COLUMNS = {
+    "taken": ("at", "shop", "cents", "euros"),
+    "turnover": ("window", "shop", "cents", "n"),
+    "threes": ("window", "shop", "cents"),
+    "visits": ("window", "shop", "n"),
+    "firsts": ("at", "shop", "cents"),
+    "standing": ("shop", "cents", "last"),
+    "by_oddness": ("odd", "cents", "shops"),
+}
+BETWEEN = {
+    "standing": ("totals",),
+    "by_oddness": ("totals",),
+}  # tables between the ingest table and one
 WARM_UP = 8  # steps before the first that counts
 order_topic = kafka("orders", schema="shop STRING, cents BIGINT, at TIMESTAMP NOT NULL")
 
@@ -49,6 +71,38 @@ def turnover(orders: DataFrame) -> DataFrame:
     )
 
 
+@window_table(layer="gold", window=count(3), keys=["shop"])
+def threes(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("window", "shop").agg(F.sum("cents").alias("cents"))
+
+
+@window_table(layer="gold", window=session(timedelta(milliseconds=700)), keys=["shop"])
+def visits(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("window", "shop").agg(F.count_distinct("cents").alias("n"))
+
+
+@row_table(layer="silver", deduplicate=duplicates("shop", within="3 seconds"))
+def firsts(orders: DataFrame) -> DataFrame:
+    return orders
+
+
+@keyed_table(layer="silver", keys=["shop"])
+def totals(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("shop").agg(F.sum("cents").alias("cents"), F.count("*").alias("n"))
+
+
+@keyed_table(layer="gold", keys=["shop"])
+def standing(totals: DataFrame, orders: DataFrame) -> DataFrame:
+    last = orders.groupBy("shop").agg(F.max("at").alias("last"))
+    return totals.select("shop", "cents").join(last, "shop")
+
+
+@keyed_table(layer="gold", keys=["odd"])
+def by_oddness(totals: DataFrame) -> DataFrame:
+    odd = (F.col("cents") % 2).alias("odd")
+    return totals.groupBy(odd).agg(F.sum("cents").alias("cents"), F.count("*").alias("shops"))
+
+
 def _orders(step: int, rows: int) -> list[dict[str, object]]:
     """The rows of ten seconds, which end with it."""
     begin, each = AT + timedelta(seconds=10 * step), timedelta(seconds=10) / rows
@@ -67,7 +121,8 @@ class Way:
         self.costs: list[measure.Cost] = []
         session = self.stage.session
         queries.prepare(session, list(session.catalog))
-        self.query = queries.start(session, session.catalog.table(table))
+        names = (*BETWEEN.get(table, ()), table)
+        self.queries = [queries.start(session, session.catalog.table(name)) for name in names]
 
     def step(self, number: int, rows: int) -> None:
         prepared_steps.ORDINARY_FIRST = self.ordinary
@@ -75,12 +130,14 @@ class Way:
         fed = _orders(number, rows)
         cpu, started = measure.own_cpu(spark), time.monotonic()
         self.stage.feed("orders", fed)  # a running query follows it at once
-        self.query.processAllAvailable()
+        for query in self.queries:
+            query.processAllAvailable()
         seconds = time.monotonic() - started
         self.costs.append(measure.Cost(seconds, measure.own_cpu(spark) - cpu))
 
     def end(self) -> list[str]:
-        self.query.stop()
+        for query in self.queries:
+            query.stop()
         stored = self.stage.rows(self.table)
         return sorted(map(str, stored.select(*COLUMNS[self.table]).collect()))
 
@@ -89,11 +146,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("tables", nargs="*", default=["taken", "turnover"])
     chosen = parser.parse_args()
     spark = spark_session.create(from_environment(), "prepared")
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory() as root:
-        ways = [Way(spark, Path(root), t, first) for t in COLUMNS for first in (sys.maxsize, 1)]
+        ways = [
+            Way(spark, Path(root), t, first) for t in chosen.tables for first in (sys.maxsize, 1)
+        ]
         for number in range(WARM_UP + chosen.steps):
             for way in ways:
                 way.step(number, chosen.rows)

@@ -194,7 +194,9 @@ def _met(
 ) -> list[VersionsSeen]:
     driving = session.catalog.driving(table)
     within = lateness.between(lateness.instant_of_stored(session.catalog, driving), span)
-    return refreshed.met(session, table, lambda: read(driving, span).where(within))
+    return refreshed.met(
+        session, table, lambda: refreshed.arrival_bounds(read(driving, span).where(within))
+    )
 
 
 def _computed(
@@ -245,7 +247,12 @@ def _computed(
             return computed(Range(begun.start, span.end))
     if table.window and table.window.kind == "session":
         begins = first(session, table, at)
-        context = _holding_whole_sessions(context, table.window.size, begins, computed)
+        context = holding_whole_sessions(
+            context,
+            table.window.size,
+            begins,
+            lambda context: observing.only(computed(context).agg(F.min(f"{WINDOW}.start")))[0],
+        )
     return computed(context)
 
 
@@ -266,7 +273,7 @@ def closing_prepared(
     """Computes what `closing` does, of a table without state, from the rows of the inputs in the context of the span alone."""
     timed = {name: rows[name].where(F.col(ORIGIN) == "stream") for name in step.timed}
     driving = timed.pop(step.driving)
-    judged = step.derived(Inputs(driving, references, timed), "stream")
+    judged = step.derived(Inputs(driving, references, timed, complete_until=end), "stream")
     return _cut(step, judged, lambda moment: lateness.between_passing(moment, start, end))
 
 
@@ -300,13 +307,19 @@ def at_once(rows: int, partitions: int) -> int:
     return min(_PARTITIONS, max(1, _ROWS * partitions // max(rows, 1)))
 
 
-def _holding_whole_sessions(
-    context: Range, gap: timedelta, begins: datetime | None, computed: Callable[[Range], DataFrame]
+def holding_whole_sessions(
+    context: Range,
+    gap: timedelta,
+    begins: datetime | None,
+    earliest_start: Callable[[Range], datetime | None],
 ) -> Range:
-    """Widens the context, by twice as much each time, until no session computed from it may begin before it."""
+    """Widens the context, by twice as much each time, until no session computed from it may begin before it.
+
+    `begins`: the first event time of the inputs. `earliest_start`: of the sessions that are computed from a context.
+    """
     more = max(4 * gap, timedelta(hours=1))
     while begins and context.start > begins:
-        earliest = observing.only(computed(context).agg(F.min(f"{WINDOW}.start")))[0]
+        earliest = earliest_start(context)
         if earliest is None or earliest.astimezone(UTC) >= context.start + gap:
             break
         context, more = Range(context.start - more, context.end), 2 * more

@@ -3,14 +3,16 @@
 import logging
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION, ROW
 from lakehouse.declare.lookups import Ask, Lookup
@@ -47,6 +49,22 @@ def service_of(table: Table) -> Service | None:
     return Service(table.lookup, lookup_answers.checker(of_ddl(table.lookup.schema)))
 
 
+@dataclass(frozen=True, slots=True)
+class StepAnswers:
+    """The answers of a step, in memory (`Answers`)."""
+
+    rows: pa.Table
+    complete: bool
+
+    @property
+    def columns(self) -> StructType:
+        return from_arrow_schema(self.rows.schema, prefer_timestamp_ntz=True)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        rows = in_spark(spark, self.rows)
+        return F.broadcast(rows) if self.rows.num_rows <= _JOINED else rows
+
+
 class StepLookups:
     """The answers for the steps of one life of a table's stream.
 
@@ -59,10 +77,9 @@ class StepLookups:
         # its own answers are not read again: each row comes once
         self._before = delta_log.files(self._path)
 
-    def of(self, rows: DataFrame, app: str) -> Answers:
-        """Returns the answers for the rows of a step that the late filter accepts, asked by `app`. Raises LookupFailed."""
+    def of(self, asked: pa.Table, app: str) -> StepAnswers:
+        """Returns the answers to the questions of a step (`Plan.questions`), asked by `app`. Raises LookupFailed."""
         table = self._step.table
-        asked = self._step.questions(rows, "stream").toArrow()
         schema = _schema(self._lake, table)
         recorded = schema.empty_table()
         if files := self._files(set(asked[PARTITION].to_pylist())):
@@ -78,11 +95,7 @@ class StepLookups:
             each.select([ROW, "answer", "failure"]) for each in (recorded, *new)
         )
         failed = all_answers["failure"].null_count < all_answers.num_rows
-        frame = in_spark(self._lake.spark, all_answers)
-        return Answers(
-            F.broadcast(frame) if all_answers.num_rows <= _JOINED else frame,
-            complete=not failed or self._service.lookup.on_failure == "null",
-        )
+        return StepAnswers(all_answers, not failed or self._service.lookup.on_failure == "null")
 
     def _files(self, partitions: Collection[str]) -> list[dict]:
         """Returns the files of the partitions that were recorded before this life of the stream."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -17,19 +19,21 @@ from lakehouse.transform import observing
 from lakehouse.transform.function_inputs import VersionsSeen
 
 References = Mapping[str, DataFrame]
+Bounds = tuple[datetime | None, datetime | None]
 
 
 def met(
     session: Session,
     table: Table,
-    rows: Callable[[], DataFrame],
+    arrived: Callable[[], Bounds],
     *,
     after: datetime = EPOCH,
     read: Callable[[Mapping[str, int]], References] | None = None,
 ) -> list[VersionsSeen]:
     """Returns the versions that rows of the driving input saw; empty if the table reads no refreshed reference table.
 
-    `after` is an instant before which none of the rows arrived. If no version is newer, the rows are not read.
+    `arrived` returns when the first and the last of the rows arrived. `after` is an instant before which none of them did.
+    If no version is newer, `arrived` is not called.
     Raises NotKept for a version that can no longer be read.
     """
     if not session.catalog.refreshed_inputs(table):
@@ -40,8 +44,8 @@ def met(
         if in_force.until is None or in_force.until > after
     ]
     if len(spans) > 1:
-        first, last = observing.only(rows().agg(F.min(_arrived()), F.max(_arrived())))
-        spans = [s for s in spans if s.among(utc(first), utc(last))] if first else spans[-1:]
+        first, last = arrived()
+        spans = [s for s in spans if s.among(first, last)] if first and last else spans[-1:]
     for in_force in spans:
         _check_kept(session, in_force.versions)
     read = read or (lambda versions: session.references(dict(versions)))
@@ -58,6 +62,19 @@ def seen(met: Sequence[VersionsSeen]) -> dict[str, dict[str, list[int]]]:
         name: sorted({versions_of.versions[name] for versions_of in met}) for name in sorted(names)
     }
     return {SEEN: versions} if met else {}
+
+
+def arrival_bounds(rows: DataFrame) -> Bounds:
+    """Returns when the first and the last of the rows arrived; None if there are none."""
+    first, last = observing.only(rows.agg(F.min(_arrived()), F.max(_arrived())))
+    return first and utc(first), last and utc(last)
+
+
+def few_arrival_bounds(rows: pa.Table) -> Bounds:
+    """Returns the same as `arrival_bounds`, of rows in memory."""
+    instants = pc.fill_null(pc.struct_field(rows[ARRIVAL], "time"), pa.scalar(EPOCH))
+    bounds = pc.min_max(instants)
+    return bounds["min"].as_py(), bounds["max"].as_py()
 
 
 def _arrived() -> Column:

@@ -109,6 +109,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
     columns = table_status.columns(lakehouse.settings, table)
     state = next(asdict(s) for s in table_status.overview(lakehouse) if s.table == name)
     reads = table_status.reads(lakehouse, table)
+    steps = table_status.steps(lakehouse.settings, table)
     beside = table_status.beside(lakehouse, table)
     certified = [*certificates.certificates(lakehouse.settings, table)]
     certificate = asdict(certified[-1]) if certified else None
@@ -119,6 +120,7 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
             "columns": columns,
             "state": state,
             "reads": {name: asdict(version) for name, version in reads.items()},
+            "steps": steps,
             "beside": beside and asdict(beside),
             "certificate": certificate,
         }
@@ -135,6 +137,9 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
         span = {end: certificate[end] for end in ("start", "end")}
         last = f"{certificate['verdict']} {console.shown(span)}"
     seen = {f"reads {read}" if read != name else "in use": str(v) for read, v in reads.items()}
+    if not (table.kind.is_reference or table.kind.is_report):
+        said = "\n".join(f"{name}: {how}" for name, how in steps.items())
+        seen["small steps"] = said or "unknown until its job runs"
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_states([state])

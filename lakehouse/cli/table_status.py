@@ -14,6 +14,8 @@ from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Outcomes, Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, delta_tables, log_state
+from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import read_json
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import commit_log, log_tables
@@ -231,6 +233,17 @@ def reads(lakehouse: Lakehouse, table: Table) -> dict[str, Read]:
     tables = lakehouse.catalog.tables
     paths = {name: lakehouse.path(tables[name]) for name in read if name in tables}
     return {n: Read(read[n], delta_log.written(path, read[n])) for n, path in paths.items()}
+
+
+def steps(settings: Settings, table: Table) -> dict[str, str]:
+    """Returns for each function of the table's steps how its plan is made, as the job said last; empty if that is not known."""
+    try:
+        job = read_json(layout.job_file(settings, table.pipeline, "status.json"))
+        [query] = [each for each in job["queries"] if each["table"] == table.name]
+        plans = query["plans"].items()
+    except (OSError, ValueError, KeyError):
+        return {}
+    return {name: f"Spark plans each: {why}" if why else "prepared" for name, why in plans}
 
 
 @dataclass(frozen=True, slots=True)

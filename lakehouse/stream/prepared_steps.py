@@ -100,10 +100,10 @@ class PreparedSteps:
             if self._interrupted:
                 raise
             # the ordinary way reports what is wrong with the step
-            self._refuse(name, f"a run failed: {reason_of(err)}")
+            self.refuse(name, f"a run failed: {reason_of(err)}")
             return None
         if not small_commits.can_hold(made.schema):
-            self._refuse(name, "only Spark writes the columns")
+            self.refuse(name, "only Spark writes the columns")
             return None
         return Few(made, observed)
 
@@ -144,10 +144,10 @@ class PreparedSteps:
                 moments,
             )
         except NotPreparedError as err:
-            self._refuse(key[0], str(err))
+            self.refuse(key[0], str(err))
         return key in self._plans
 
-    def _refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, why: str) -> None:
         """Has all variants of a function planned by Spark from now on."""
         self._refusals[name] = why
         _log.info(f"table={self._table.name}, steps={name}: Spark plans each of them: {why}")

@@ -12,6 +12,7 @@ from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import ORIGIN, PARTITION, WINDOW, WINDOW_TIME
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING
+from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import row_keys
 from lakehouse.transform import lateness
 from lakehouse.transform.analysis.plan_tree import analyzed, columns_read, id_of, ids, seq
@@ -40,7 +41,9 @@ class Inputs:
     near: DataFrame | None = None
     answers: Answers | None = None  # to the table's lookup
     versions_seen: Sequence[VersionsSeen] = ()
-    complete_until: datetime = BEGINNING  # count windows that have ended by then are complete
+    complete_until: datetime | Moment = (
+        BEGINNING  # count windows that have ended by then are complete
+    )
 
 
 @dataclass(frozen=True, slots=True)

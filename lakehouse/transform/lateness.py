@@ -262,7 +262,7 @@ def accepted(rows: DataFrame, *, late_too: bool = False) -> DataFrame:
     return (rows if late_too else rows.where(f"NOT {_LATE}")).drop(_LATE, _WATERMARK)
 
 
-def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> DataFrame:
+def counted(rows: DataFrame, table: Table, event_time: str, end: datetime | Moment) -> DataFrame:
     """Returns accepted `rows` with the column `window`: each row once for each full count window that it is in.
 
     `rows` are whole partitions up to `end`. The last window of a partition that has closed by `end` is complete
@@ -282,9 +282,10 @@ def counted(rows: DataFrame, table: Table, event_time: str, end: datetime) -> Da
     number = first if every == window.rows else F.explode(F.sequence(first, last))
     of_window = Sql.partitionBy(*map(quoted, keys), closes, "_number")
     newest = F.max("_row").over(of_window)
+    (until,) = passing(F.unix_micros(closes), end)
     full = newest == F.col("_number") * every
     # the first window that the end of the partition cuts short has rows that no full one has
-    cut = (newest > (F.col("_number") - 1) * every) & (closes <= F.lit(end))
+    cut = (newest > (F.col("_number") - 1) * every) & (closes <= until)
     reached = F.max(event_time).over(of_window) + F.expr("interval 1 microsecond")
     window_end = F.when(full, reached).otherwise(closes)
     bounds = {"_start": F.min(event_time).over(of_window), "_end": window_end}

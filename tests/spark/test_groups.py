@@ -19,7 +19,7 @@ from lakehouse.storage.keyed import keyed_files, point_reads
 from lakehouse.storage.keyed.row_index import RowIndex, Truncated
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.engines import group_writes, groups, keyed, sums
+from lakehouse.stream.engines import group_reads, group_writes, groups, keyed, sums
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import COMMIT_POINTS, Stage, assert_stream_equals_batch
 from lakehouse.transform import keeping, plan
@@ -161,7 +161,7 @@ def test_whatever_happens_each_version_is_what_the_function_makes_of_its_inputs(
     monkeypatch.setattr(group_writes, "_COMPARED", 6)
     random, seen, new = Random(26), Counter[str](), count(1)
     most, whole = [], keyed.swap
-    for module in (groups, group_writes):
+    for module in (group_reads, group_writes):
         monkeypatch.setattr(module, "few_at_once", lambda run: 8)
     for module in (group_writes, sums):
         monkeypatch.setattr(module, "is_short", lambda run, path, rows: rows <= 8)

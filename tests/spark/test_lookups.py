@@ -23,7 +23,7 @@ from lakehouse.reconcile import reconciliation
 from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.versions import savepoints
-from lakehouse.stream import queries
+from lakehouse.stream import prepared_steps, queries
 from lakehouse.stream.advance import StepFailed
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from lakehouse.transform import creation, lookups
@@ -235,6 +235,28 @@ def test_a_table_waits_for_its_service_and_an_answer_is_kept_for_a_while(stage):
         22: "country y",
         23: "country x",
     }
+
+
+def test_prepared_steps_have_the_recorded_answers(stage, spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared_steps, "ORDINARY_FIRST", 0)
+    apart = Stage(spark, tmp_path, HERE)
+    table = apart.session.catalog.table("checked")
+    queries.prepare(apart.session, list(apart.session.catalog))
+    PLACES.failing, PLACES.unknown = {"failing"}, {"c"}
+    job = queries.start(apart.session, table)
+    try:
+        for step in range(0, 60, 10):
+            addresses = ("a", "c", None, "failing" if step % 20 else "b")
+            apart.feed("visits", [visit(step + n, each) for n, each in enumerate(addresses, 1)])
+            job.processAllAvailable()
+        assert job.run.prepared.ways == {"questions": "", "rows": "", "counts visits": ""}
+    finally:
+        job.stop()
+    answered = {1: 1, 2: None, 3: None, 4: 1} | {11: 1, 12: None, 13: None}
+    assert opinions(apart, "checked", 1, 19) == answered, "the lookup of 14 has failed"
+    apart.advance("visits", visit(99, None, 3700))
+    apart.run("checked")
+    assert_stream_equals_batch(apart, "checked", HOUR)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.log.commits import NOTHING
 from lakehouse.storage.position import reference_versions
 from lakehouse.storage.position.reference_versions import SEEN
+from lakehouse.stream import prepared_steps, queries
 from lakehouse.testing import Stage, assert_stream_equals_batch
 from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus, ReferenceStatus
@@ -201,6 +203,39 @@ def test_a_keyed_table_is_computed_again_with_each_version(shop):
         line.inputs["references"]["prices"] for line in shop.session.commit_log(table).by_stream()
     ]
     assert pinned == [3, 2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_prepared_steps_are_prepared_again_with_each_version(shop, monkeypatch):
+    monkeypatch.setattr(prepared_steps, "ORDINARY_FIRST", 0)
+    stage, names = shop.stage, ("priced", "worth")
+    queries.prepare(shop.session, list(shop.session.catalog))
+    shop.sell(1)
+    running = {
+        name: queries.start(shop.session, shop.session.catalog.table(name)) for name in names
+    }
+    try:
+        for price in (100, 200, 300):
+            if price > 100:
+                shop.reprice(price)
+            for n in range(4):
+                shop.sell(price / 100 + n / 10)
+                for query in running.values():
+                    query.processAllAvailable()
+        assert running["priced"].run.prepared.ways == {"rows": ""}
+        assert running["worth"].run.prepared.ways == {"groups that changed": "", "rows": ""}
+    finally:
+        for query in running.values():
+            query.stop()
+    assert shop.paid() == shop.expected
+    assert [seen for seen, _ in groupby(shop.seen())] == [[1], [2], [3]]
+    [worth] = shop.session.read(shop.session.catalog.table("worth")).collect()
+    assert worth["cents"] == 300 * shop.sold, "all rows by the present version"
+    shop.advance(90)
+    stage.run(*names)
+    for name in names:
+        assert_stream_equals_batch(stage, name)
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_names_and_counts_of_a_job_are_whole_in_a_terminal_of_80_columns_and_lin
 def test_why_spark_plans_each_step_of_a_query_is_shown(tmp_path):
     settings = from_environment({"LAKEHOUSE_ROOT": str(tmp_path)})
     ways = {"rows": "the function has [random] values", "counts orders": ""}
-    query, process = QueryStatus("paid", True, plans=ways), psutil.Process()
+    query, process = QueryStatus("valid_readings", True, plans=ways), psutil.Process()
     job = JobStatus(
         "sensors", process.pid, process.create_time(), 0, 0, "running", NOW, NOW, (query,)
     )
@@ -126,3 +126,11 @@ def test_why_spark_plans_each_step_of_a_query_is_shown(tmp_path):
     shown = wide.file.getvalue()
     assert "Spark plans each step (rows): the function has [random] values" in shown
     assert "counts orders" not in shown
+    of_table = {}
+    for name in ("valid_readings", "sensor_averages"):
+        asked = ["table", "show", name]
+        told = CliRunner().invoke(main.app(), asked, env={"LAKEHOUSE_ROOT": str(tmp_path)})
+        of_table[name] = " ".join(told.stdout.split())
+    refused = "rows: Spark plans each: the function has [random] values"
+    assert f"small steps {refused} counts orders: prepared" in of_table["valid_readings"]
+    assert "small steps unknown until its job runs" in of_table["sensor_averages"]

@@ -6,6 +6,7 @@ append            a row table: its function over the rows that came
 close             ranges as they close, by the batch function
 keyed             a row, or versions, for each key
 groups            a keyed table of joins, ranks, aggregates of aggregates: what belongs to what changed, computed again
+group_reads       what such a step reads of its inputs
 group_writes      how such a step writes the rows that it computed
 sums              sums and counts over a keyed table, by what came and what went of it
 counted_rows      the rows of its inputs that count by time: until they expire, or once they are final

@@ -1,19 +1,20 @@
 """The steps of a row table: its function over the rows that came."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
 from lakehouse.batch import refreshed
-from lakehouse.batch.lookups import StepLookups
+from lakehouse.batch.lookups import StepAnswers, StepLookups
+from lakehouse.declare.columns import ORIGIN
 from lakehouse.declare.windows import Duplicates
 from lakehouse.ranges import BEGINNING, EPOCH, Range
-from lakehouse.storage.session import Session
 from lakehouse.stream import late_counts
 from lakehouse.stream.advance import Take
 from lakehouse.stream.engines.table_steps import Due, InputRows, frames
@@ -21,8 +22,10 @@ from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.prepared_steps import Few
 from lakehouse.transform import lateness, observing
 from lakehouse.transform.function_inputs import Inputs, VersionsSeen
+from lakehouse.transform.lookups import Answers
 
 _INSTANT = timedelta(microseconds=1)
+_NEAR, _ANSWERS = "rows near", "answers to rows"  # inputs besides tables, whose names have no space
 
 
 class RefreshedInputs:
@@ -35,10 +38,16 @@ class RefreshedInputs:
         self.after = EPOCH  # no row of the next step arrived before
         self.kept: dict[tuple[str, int], DataFrame] = {}
 
-    def met(self, rows: DataFrame) -> list[VersionsSeen]:
+    def met(self, rows: InputRows) -> list[VersionsSeen]:
         """Returns which of the rows saw which versions (`refreshed.met`)."""
         session, table = self.run.session, self.run.table
-        by_versions = refreshed.met(session, table, lambda: rows, after=self.after, read=self._read)
+
+        def arrived() -> refreshed.Bounds:
+            if rows.here is None:
+                return refreshed.arrival_bounds(rows.frame)
+            return refreshed.few_arrival_bounds(rows.here.filter(pc.field(ORIGIN) == "stream"))
+
+        by_versions = refreshed.met(session, table, arrived, after=self.after, read=self._read)
         if by_versions and self.in_order:
             self.after = by_versions[0].since
         needed = {each for met in by_versions for each in met.versions.items()}
@@ -66,10 +75,6 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
         before = next(run.commit_log.by_stream(), None)
         return complete is not None and complete > run.frontier_after(before)
 
-    prepares = not (
-        run.table.deduplicate or looked_up or session.catalog.refreshed_inputs(run.table)
-    )
-
     def step(rows: Mapping[str, InputRows], batch_id: int, log: BatchLog) -> None:
         before = run.commit_log.before(run.generation, batch_id)
         start = run.frontier_after(before)
@@ -81,62 +86,94 @@ def append_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             ahead = max(start, run.complete(log.inputs) or start)
             run.skip(batch_id, before, frontier=ahead, **note)
             return
-        furthest_of = partial(_furthest, run, start, log.inputs, by_frontiers)
-        new = batch_id > run.committed
-        if few := _prepared_rows(run, references, rows) if prepares and new else None:
-            seen = late_counts.in_micros(few.observed) if few.observed else None
-            run.write(
-                few,
-                batch_id,
-                lambda _: furthest_of(seen or late_counts.counted(run, rows)),
-                **note,
-            )
-            return
-        timed = frames(rows)
-        batch, late_filter = timed.pop(run.plan.driving), Observation()
-        duplicates = run.table.deduplicate
-        near = _near(session, run, batch, duplicates) if duplicates else None
-        answers = looked_up.of(batch, run.app(batch_id)) if looked_up else None
-        met = refreshed_inputs.met(batch)
+        driving = rows[run.plan.driving]
+        answers = looked_up.of(_questions(run, driving), run.app(batch_id)) if looked_up else None
+        met = refreshed_inputs.met(driving)
         note["inputs"] |= refreshed.seen(met)
-        # other inputs are not observed on the way, and rows that are read for several versions would count twice
-        observed = None if timed or answers or len(met) > 1 else late_filter
-        given = Inputs(batch, references, timed, near, answers, met)
-        judged = run.plan.derived(given, "stream", observed)
+        # other inputs are not observed on the way, and rows that are read several times would count as often
+        observes = len(rows) == 1 and not answers and len(met) < 2
 
-        def counts(_: Mapping[str, Any]) -> dict[str, Any]:
-            if observed is None:
-                return furthest_of(late_counts.counted(run, rows))
-            return furthest_of(
-                late_counts.in_micros(run.plan.late_filter_counts(late_filter, batch))
-            )
+        def derived(inputs: Mapping[str, DataFrame], outcome: str | Observation) -> DataFrame:
+            timed = {name: inputs[name] for name in rows}
+            batch, near = timed.pop(run.plan.driving), inputs.get(_NEAR)
+            given = Answers(inputs[_ANSWERS], answers.complete) if answers else None
+            of_step = Inputs(batch, references, timed, near, given, met)
+            return run.plan.derived(of_step, "stream", outcome if observes else None)
 
-        run.write(judged, batch_id, counts, rows=log.rows, **note)
+        def counts(passed: Mapping[str, Any]) -> dict[str, Any]:
+            seen = late_counts.in_micros(passed) if observes else late_counts.counted(run, rows)
+            return _furthest(run, start, log.inputs, by_frontiers, seen)
+
+        if batch_id > run.committed:
+            versions = tuple((each.since, *each.versions.items()) for each in met)
+            few = _prepared_rows(run, rows, derived, answers, versions)
+            # a join with an empty side reads no row, and counts none
+            if few and (few.observed.get("arrived") or not observes):
+                run.write(few, batch_id, lambda _: counts(few.observed), **note)
+                return
+        late_filter, inputs = Observation(), frames(rows)
+        batch = inputs[run.plan.driving]
+        if run.table.deduplicate:
+            span = _near(run, driving, run.table.deduplicate)
+            near = lateness.between(F.col(session.catalog.event_time(driving.table)), span)
+            inputs[_NEAR] = session.read(driving.table).where(near)
+        if answers:
+            inputs[_ANSWERS] = answers.frame(session.spark)
+        run.write(
+            derived(inputs, late_filter),
+            batch_id,
+            lambda _: counts(run.plan.late_filter_counts(late_filter, batch) if observes else {}),
+            rows=log.rows,
+            **note,
+        )
 
     return step, lambda offset: True, quiet_due
 
 
+def _questions(run: StreamRun, rows: InputRows) -> pa.Table:
+    """Returns the questions for the rows of a step (`Plan.questions`)."""
+    name = run.plan.driving
+
+    def questions(inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
+        return run.plan.questions(rows.written_by_stream(inputs[name]), "stream")
+
+    few = run.prepared.few(
+        questions, lambda: {name: rows.here}, {name: rows.columns}, name="questions"
+    )
+    return few.rows if few else run.plan.questions(rows.frame, "stream").toArrow()
+
+
 def _prepared_rows(
-    run: StreamRun, references: Mapping[str, DataFrame], rows: Mapping[str, InputRows]
+    run: StreamRun,
+    rows: Mapping[str, InputRows],
+    derived: Callable[[Mapping[str, DataFrame], str | Observation], DataFrame],
+    answers: StepAnswers | None,
+    versions: Hashable,
 ) -> Few | None:
-    """Returns the rows of a small step by the prepared plan, if there is one."""
-    alone = len(rows) == 1
+    """Returns the rows of a small step by the prepared plan, if there is one. `versions`: those that its rows saw."""
+    driving, duplicates = rows[run.plan.driving], run.table.deduplicate
+    columns = {name: batch.columns for name, batch in rows.items()}
+    if duplicates:
+        columns[_NEAR] = driving.columns
+    if answers:
+        columns[_ANSWERS] = answers.columns
 
     def prepared(
         inputs: Mapping[str, DataFrame], _: object, outcome: str | Observation
     ) -> DataFrame:
         timed = {name: batch.written_by_stream(inputs[name]) for name, batch in rows.items()}
-        driving = timed.pop(run.plan.driving)
-        observed = outcome if alone else None  # other inputs are not observed on the way
-        return run.due(run.plan.derived(Inputs(driving, references, timed), "stream", observed))
+        return run.due(derived({**inputs, **timed}, outcome))
 
-    few = run.prepared.few(
-        prepared,
-        lambda: {name: batch.here for name, batch in rows.items()},
-        {name: batch.columns for name, batch in rows.items()},
+    def given() -> dict[str, pa.Table | None]:
+        here = {name: batch.here for name, batch in rows.items()}
+        if duplicates and driving.here is not None:
+            span, most = _near(run, driving, duplicates), run.session.settings.step_rows
+            here[_NEAR] = run.session.few_spanning(driving.table, span, driving.columns, most)
+        return here | ({_ANSWERS: answers.rows} if answers else {})
+
+    return run.prepared.few(
+        prepared, given, columns, variant=(answers and answers.complete, versions)
     )
-    # a join with an empty side reads no row, and counts none
-    return few if few and (few.observed.get("arrived") or not alone) else None
 
 
 def _furthest(
@@ -148,17 +185,13 @@ def _furthest(
     return passed | {"frontier": max(start, run.complete(inputs) or start, furthest)}
 
 
-def _near(session: Session, run: StreamRun, batch: DataFrame, duplicates: Duplicates) -> DataFrame:
-    """Returns the input's rows among which duplicates of the batch's rows may be.
-
-    Rows that arrived after the batch do not count.
-    """
-    moment = session.catalog.event_time(session.catalog.table(run.plan.driving))
-    first, last = observing.only(batch.agg(F.min(moment), F.max(moment)))
-    span = (
-        Range(ranges.utc(first), ranges.utc(last) + _INSTANT)
-        if first
-        else Range(BEGINNING, BEGINNING + timedelta(1))
-    )
-    within = lateness.between(F.col(moment), ranges.widened(span, duplicates.within))
-    return session.read(session.catalog.table(run.plan.driving)).where(within)
+def _near(run: StreamRun, batch: InputRows, duplicates: Duplicates) -> Range:
+    """Returns the event times among which duplicates of the batch's rows may be. Rows that arrived later do not count."""
+    moment = run.session.catalog.event_time(batch.table)
+    if batch.here is None:
+        first, last = observing.only(batch.frame.agg(F.min(moment), F.max(moment)))
+    else:
+        first, last = pc.min_max(batch.here[moment]).as_py().values()
+    if first is None:
+        return Range(BEGINNING, BEGINNING + timedelta(1))
+    return ranges.widened(Range(ranges.utc(first), ranges.utc(last) + _INSTANT), duplicates.within)

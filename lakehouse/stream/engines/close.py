@@ -6,9 +6,11 @@ from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakehouse.batch import compute, kept_states
+from lakehouse.declare.columns import WINDOW
 from lakehouse.ranges import Range
 from lakehouse.runtime.prepared_plans import Moment
 from lakehouse.storage.delta import delta_writer
@@ -30,15 +32,10 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     session, table = run.session, run.table
     references, versioned_inputs = run.references(), session.catalog.versioned_inputs(table)
     by_frontiers = session.catalog.follows_frontiers(table)
-    # a state, and windows whose rows decide where they end, are computed from more than the range's rows
-    prepares = not (
-        table.ttl
-        or table.deduplicate
-        or table.lookup
-        or versioned_inputs
-        or session.catalog.refreshed_inputs(table)
-        or (table.window and not table.window.regular)
-    )
+    if table.ttl:
+        run.prepared.refuse("range", "Spark reads and keeps the states of keys in files")
+    if versioned_inputs:
+        run.prepared.refuse("range", "each step reads another version of a versioned table")
 
     def ahead_of(start: datetime, complete: datetime) -> datetime:
         # a row finds its valid version only once the versioned table is as far, so its frontier is read before its rows
@@ -78,7 +75,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
             return
         span = Range(start, ahead)
         new = batch_id > run.committed
-        if few := _prepared_range(run, references, span) if prepares and new else None:
+        if few := _prepared_range(run, references, span) if new else None:
             run.write(few, batch_id, lambda _: counted() | note, counted_later=True, **note)
             return
         closed = compute.closing(session, run.plan, span, references | session.references(read))
@@ -99,7 +96,7 @@ def close_steps(run: StreamRun) -> tuple[Take, Due, Due]:
 
 def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: Range) -> Few | None:
     """Returns the rows of a range that closes, from its files by the prepared plan, if there is one and their rows are few."""
-    session, most = run.session, run.session.settings.step_rows
+    session, table, most = run.session, run.table, run.session.settings.step_rows
     tables = {name: session.catalog.table(name) for name in run.plan.timed}
     columns = {name: nullable(run.plan.inputs[name].schema) for name in tables}
 
@@ -108,11 +105,22 @@ def _prepared_range(run: StreamRun, references: Mapping[str, DataFrame], span: R
     ) -> DataFrame:
         return run.due(compute.closing_prepared(run.plan, inputs, references, *instants))
 
-    def rows() -> dict[str, pa.Table | None]:
-        context = ranges_of.context(span, run.table)
-        return {
-            name: session.few_spanning(table, context, columns[name], most)
-            for name, table in tables.items()
-        }
+    @cache
+    def few_from(context: Range) -> Few | None:
+        def rows() -> dict[str, pa.Table | None]:
+            return {
+                name: session.few_spanning(input_, context, columns[name], most)
+                for name, input_ in tables.items()
+            }
 
-    return run.prepared.few(prepared, rows, columns, (span.start, span.end), name="range")
+        return run.prepared.few(prepared, rows, columns, (span.start, span.end), name="range")
+
+    def earliest_start(context: Range) -> datetime | None:
+        few = few_from(context)
+        return pc.min(pc.struct_field(few.rows[WINDOW], "start")).as_py() if few else None
+
+    context = ranges_of.context(span, table)
+    if table.window and table.window.kind == "session":
+        begins = compute.first(session, table)
+        context = compute.holding_whole_sessions(context, table.window.size, begins, earliest_start)
+    return few_from(context)

@@ -33,12 +33,12 @@ class GroupWrites:
     def __init__(self, run: StreamRun, keys: Sequence[str]) -> None:
         self.run, self.keys = run, keys
 
-    def few(self, rows: DataFrame, groups: pa.Table | None) -> pa.Table | None:
+    def few(self, rows: DataFrame | pa.Table, groups: pa.Table | None) -> pa.Table | None:
         """Returns the rows in memory, if the job itself can write them; else None."""
         path, most = self.run.session.path(self.run.table), few_at_once(self.run)
         if (groups is None and log_state.rows(path) > most) or not is_short(self.run, path, 0):
             return None
-        few = in_memory(rows.limit(most + 1))
+        few = rows if isinstance(rows, pa.Table) else in_memory(rows.limit(most + 1))
         return few if few is not None and few.num_rows <= most else None
 
     def upserting(

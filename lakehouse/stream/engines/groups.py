@@ -11,40 +11,39 @@ commit names. With `ttl` or `final_rows` it uses only rows that count at the fro
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyroaring import BitMap
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import StructType
 
-from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.ranges import Range
-from lakehouse.storage.delta import delta_log, delta_writer, log_state, row_keys
+from lakehouse.storage.delta import delta_log, delta_writer, row_keys
 from lakehouse.storage.delta.arrow import in_memory, in_spark
 from lakehouse.storage.delta.digest import row_hashes
 from lakehouse.storage.delta.row_keys import KEY, keyed
-from lakehouse.storage.keyed import keyed_files, row_index
-from lakehouse.storage.keyed.keyed_reader import KeyedReader
-from lakehouse.storage.keyed.row_index import RowIndex, column_of
+from lakehouse.storage.keyed import keyed_files
+from lakehouse.storage.session import nullable
 from lakehouse.stream.advance import Take
-from lakehouse.stream.engines.counted_rows import CountedRows, Turn
+from lakehouse.stream.engines.counted_rows import Turn
+from lakehouse.stream.engines.group_reads import GroupReads, key_in, turned_of
 from lakehouse.stream.engines.group_writes import ROW, GroupWrites, Write
-from lakehouse.stream.engines.keyed import few_at_once, quiet_due, upsert, whole
+from lakehouse.stream.engines.keyed import quiet_due, upsert, whole
 from lakehouse.stream.engines.sums import Sums
 from lakehouse.stream.engines.table_steps import Due, Moved
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
-from lakehouse.transform import counting, keeping, plan
+from lakehouse.transform import counting, keeping
 from lakehouse.transform.analysis.groups import belonging, values
 
 _log = logging.getLogger(__name__)
 
+_GROUPS = "groups of rows"  # an input besides tables, whose names have no space
 _MANY = 20_000  # groups that changed in a step; with more the table is computed whole
 
 
@@ -87,34 +86,27 @@ def group_steps(run: StreamRun) -> tuple[Take, Due, Due]:
     return step, due if run.table.final_rows else lambda offset: True, due
 
 
-class _TooMany(Exception):
-    """The sign that more rows began or ceased to count than the job itself looks at."""
-
-
 class _Groups:
-    """The reads and writes of one table's steps: what they read of their inputs, and what of the table they write."""
+    """The groups that one table's steps touch, and their rows."""
 
     def __init__(self, run: StreamRun) -> None:
         self.run, session = run, run.session
         self.references, self.pinned = run.references(), run.pinned
         self.refreshed = [t for t in session.catalog.pinned_inputs(run.table) if t.refresh]
-        self.uses = keeping.group_uses(run.plan)
         self.keys = keeping.key_columns(run.plan)
-        self.writes = GroupWrites(run, self.keys)
-        self.tables = {name: session.catalog.table(name) for name in run.plan.followed}
-        kept = {name: table for name, table in self.tables.items() if table.kind.is_upserted}
-        self.readers = {name: KeyedReader(session.path(table)) for name, table in kept.items()}
-        self.indices: dict[str, RowIndex] = {}
-        by_input = {
-            name: self._by_key(name, keeping.key_columns(run.plan.inputs[name])) for name in kept
-        }
-        self.by_key = {name: columns for name, columns in by_input.items() if columns}
-        self.counted = CountedRows(session, run.table) if run.table.counts_by_time else None
+        self.reads, self.writes = GroupReads(run), GroupWrites(run, self.keys)
+        self.uses, self.tables = self.reads.uses, self.reads.tables
+        self.counted = self.reads.counted
         self.sums = self._sums()
 
     def _present(self) -> dict[str, int]:
         path = self.run.session.path
         return self.pinned | {t.name: delta_log.latest(path(t)) for t in self.refreshed}
+
+    @property
+    def _versions(self) -> tuple[tuple[str, int], ...]:
+        """The versions of reference tables, with which a plan is made."""
+        return tuple(self.pinned.items())
 
     def are_outdated(self) -> bool:
         """Returns True if the table was computed with other versions of reference tables than there are now."""
@@ -133,18 +125,6 @@ class _Groups:
             self.references |= {name: run.session.references({name: present[name]})[name].persist()}
         self.pinned = present
         return present
-
-    def _by_key(self, name: str, keys: Sequence[str]) -> list[str]:
-        """Returns the columns of the groups that are the whole key of a keyed input, in its order; none if they are not."""
-        uses, schema = (
-            self.uses.of.get(name, []),
-            plan.plan_of(self.run.session, self.tables[name]).schema,
-        )
-        if len(uses) != 1 or set(uses[0]) != set(keys):
-            return []
-        if any(isinstance(schema[key].dataType, StructType | ArrayType | MapType) for key in keys):
-            return []  # their `_key` has the names, too
-        return [self.uses.columns[uses[0].index(key)] for key in keys]
 
     @contextmanager
     def change(
@@ -173,12 +153,12 @@ class _Groups:
         if groups is not None and not groups.num_rows:
             yield 0, None
             return
-        rows = self._rows(moved, groups, span)
-        if set(self.keys) != set(run.table.keys):
-            rows = rows.withColumn(ROW, row_keys.column(rows.schema, run.table.keys))
+        rows = self._whole(moved, span) if groups is None else self._rows(moved, groups, span)
         if batch_id and (few := self.writes.few(rows, groups)) is not None:
             yield self.writes.upserting(few, groups, batch_id)
             return
+        if isinstance(rows, pa.Table):
+            rows = in_spark(run.session.spark, rows)
         rows = rows.persist()
         try:
             yield self.writes.replacing(rows, groups, batch_id)
@@ -189,14 +169,14 @@ class _Groups:
         added = keeping.adding(self.run.plan)
         if added is None or set(self.keys) != set(self.run.table.keys):
             return None
-        (reader,) = self.readers.values()
+        (reader,) = self.reads.readers.values()
         return Sums(self.run, reader, added)
 
     def _added(self, moved: Mapping[str, Moved], batch_id: int) -> tuple[int, Write | None] | None:
         """Returns the same as `change`, by what came and what went alone; None if that is not enough."""
         if self.sums is None:
             return None
-        differences = self.sums.step(moved[self.sums.name], self.references)
+        differences = self.sums.step(moved[self.sums.name], self.references, self._versions)
         if differences is None:
             return None
         if not len(differences.keys):
@@ -209,7 +189,7 @@ class _Groups:
             if unknown.num_rows:
                 again = self._again(moved, unknown)
                 if again is None:
-                    _, whole = self.writes.replacing(self._rows(moved, None, None), None, batch_id)
+                    _, whole = self.writes.replacing(self._whole(moved, None), None, batch_id)
                     return whole(path, app, metadata)
                 new = pa.concat_tables([new, again.select(columns).cast(new.schema)])
             return upsert(self.run, new, path, app, batch_id, metadata, differences.keys)
@@ -220,8 +200,14 @@ class _Groups:
         """Returns the rows of some groups, from those of the input that belong to them; None if all must be read for that."""
         if not self.uses.columns:
             return None
-        few = in_spark(self.run.session.spark, some.select(list(self.uses.columns)))
-        return in_memory(self._rows(moved, self._with_keys(few), None))
+        groups: pa.Table | None = some
+        if self.reads.by_key:
+            few = in_spark(self.run.session.spark, some.select(list(self.uses.columns)))
+            groups = in_memory(self._with_keys(few))
+        if groups is None:
+            return None
+        rows = self._rows(moved, groups, None)
+        return rows if isinstance(rows, pa.Table) else in_memory(rows)
 
     def _touched(
         self, moved: Mapping[str, Moved], span: Range | None, turn: Turn | None
@@ -230,29 +216,37 @@ class _Groups:
 
         Each has its `_key`, and its key in those inputs where it is found by that.
         """
-        columns, of = self.uses.columns, self.uses.of
-        found = columns or self.counted
-        if not found or any(each.since is None or each.since < 0 for each in moved.values()):
+        columns = self.uses.columns
+        known = columns or self.counted
+        if not known or any(each.since is None or each.since < 0 for each in moved.values()):
             return None
+        reads = self.reads
+        names = [name for name in moved if not columns or name in self.uses.of]
+        counted = [name for name in names if self.counted and name in self.counted.inputs]
         try:
-            parts = {
-                name: [*self._changed(name, each, span), *self._turned(name, each.until, turn)]
-                for name, each in moved.items()
-            }
-            touched = [
-                part.select(*values(use, columns))
-                for name in parts
-                for part in parts[name]
-                for use in of.get(name, ())
-            ]
-            if not columns and any(parts.values()):
+            changed = {name: reads.changed(name, moved[name], span) for name in names}
+            turned = {turned_of(n): reads.turned(n, moved[n].until, turn) for n in counted}
+            if any(rows is None for rows in turned.values()):
                 return None
-            if not touched:
-                return pa.table({name: [] for name in columns})
-            several = reduce(DataFrame.union, touched).distinct().limit(_MANY + 1)
-            groups = self._with_keys(several)
-        except _TooMany:
-            return None
+            changed |= turned
+            some = {n: rows for n, rows in changed.items() if rows is None or rows.num_rows}
+            if not some or not columns:
+                return None if some else pa.table({name: [] for name in columns})
+            schemas = {name: reads.columns_of(name) for name in names}
+            schemas |= {turned_of(n): reads.columns_of(n, reads.belonging_by(n)) for n in counted}
+            made = self.run.prepared.few(
+                self._groups_of, lambda: changed, schemas, name="groups that changed"
+            )
+            if made:
+                groups: pa.Table | None = made.rows
+            else:
+                frames = {
+                    name: reads.changed_frame(name, moved[name], span)
+                    if rows is None
+                    else in_spark(self.run.session.spark, rows)
+                    for name, rows in some.items()
+                }
+                groups = in_memory(self._groups_of(frames).limit(_MANY + 1))
         except (CommitError, FileNotFoundError) as err:
             _log.warning(
                 f"table={self.run.table.name}: what it read last is not there any more ({err}), so it is computed whole"
@@ -260,122 +254,85 @@ class _Groups:
             return None
         return groups if groups is not None and groups.num_rows <= _MANY else None
 
-    def _with_keys(self, groups: DataFrame) -> pa.Table | None:
+    def _groups_of(self, changed: Mapping[str, DataFrame], *_: object) -> DataFrame:
+        """Returns once each group of the rows that came or went (by input) or turned (`turned_of`), with its keys."""
+        parts = []
+        for name, uses in self.uses.of.items():
+            columns = sorted(self.reads.belonging_by(name))
+            rows, turned = changed.get(name), changed.get(turned_of(name))
+            if rows is not None and name in self.reads.readers:
+                # a row that only moved to another file is there twice
+                rows = rows.groupBy(*row_hashes(rows)).agg(
+                    F.count(F.lit(1)).alias("_times"), *(F.min(c).alias(c) for c in columns)
+                )
+                rows = rows.where("_times = 1")
+            parts += [
+                part.select(*values(use, self.uses.columns))
+                for part in (rows, turned)
+                if part is not None
+                for use in uses
+            ]
+        return self._with_keys(reduce(DataFrame.union, parts).distinct())
+
+    def _with_keys(self, groups: DataFrame) -> DataFrame:
         """Returns the groups, each with its `_key`, and its key in those inputs where it is found by that."""
-        by = {KEY: self.uses.columns} | {_key_in(name): by for name, by in self.by_key.items()}
+        by = {KEY: self.uses.columns} | {key_in(name): by for name, by in self.reads.by_key.items()}
         keys = {name: row_keys.column(groups.schema, by) for name, by in by.items()}
-        return in_memory(groups.withColumns(keys))
+        return groups.withColumns(keys)
 
-    def _turned(self, name: str, version: int, turn: Turn | None) -> list[DataFrame]:
-        """Returns, like `_changed`, the rows of an input that began or ceased to count. Raises _TooMany."""
-        if turn is None or self.counted is None or name not in self.counted.inputs:
-            return []
-        columns = self._columns(name)
-        rows = self.counted.turned(name, version, turn, columns, few_at_once(self.run))
-        if rows is None:
-            raise _TooMany
-        return [in_spark(self.run.session.spark, rows)] if rows.num_rows else []
-
-    def _columns(self, name: str) -> set[str]:
-        """Returns the columns of an input by which its rows belong to groups."""
-        return {column_of(value) for use in self.uses.of.get(name, ()) for value in use}
-
-    def _changed(self, name: str, moved: Moved, span: Range | None) -> list[DataFrame]:
-        """Returns the rows of an input that came or went, at least with the columns by which they belong to groups."""
-        session, table, files = self.run.session, self.tables[name], list(moved.files)
-        if self.counted and span:
-            files = self.counted.moved(name, moved, span)
-        if not files:
-            return []
-        if (reader := self.readers.get(name)) is None:
-            return [session.rows_of(table, files, plan.plan_of(session, table).schema)]
-        assert moved.since is not None
-        reader.move(moved.since)
-        parts = [part for part in reader.changed(moved.until) if part.num_rows]
-        if not parts:
-            return []
-        changed = pa.concat_tables(parts, promote_options="permissive")
-        rows = in_spark(session.spark, changed)
-        # a row that only moved to another file is there twice
-        columns = sorted(self._columns(name))
-        once = rows.groupBy(*row_hashes(rows)).agg(
-            F.count(F.lit(1)).alias("_times"),
-            *(F.first(column).alias(column) for column in columns),
-        )
-        return [once.where("_times = 1")]
+    def _whole(self, moved: Mapping[str, Moved], span: Range | None) -> DataFrame:
+        """Returns all that the function makes of the inputs at their versions."""
+        session = self.run.session
+        inputs = {n: whole(session, self.tables[n], each.until, span) for n, each in moved.items()}
+        return self._keyed(self.run.plan.kept(inputs, self.references))
 
     def _rows(
-        self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
-    ) -> DataFrame:
-        return keyed(self._computed(moved, groups, span), self.keys)
-
-    def _computed(
-        self, moved: Mapping[str, Moved], groups: pa.Table | None, span: Range | None
-    ) -> DataFrame:
-        """Returns what the function makes of the inputs at their versions: the rows of the groups, or all."""
-        session, columns = self.run.session, list(self.uses.columns)
-        if groups is None:
-            inputs = {
-                n: whole(session, self.tables[n], each.until, span) for n, each in moved.items()
-            }
-            return self.run.plan.kept(inputs, self.references)
-        few = in_spark(session.spark, groups.select(columns))
-        inputs = {
-            name: self._input(name, each.until, groups, few, span) for name, each in moved.items()
+        self, moved: Mapping[str, Moved], groups: pa.Table, span: Range | None
+    ) -> DataFrame | pa.Table:
+        """Returns what the function makes of the inputs' rows that belong to the groups: by the prepared plan if there is one."""
+        run, session = self.run, self.run.session
+        found = {
+            name: self.reads.found(name, each.until, groups, span) for name, each in moved.items()
         }
-        return belonging(self.run.plan.kept(inputs, self.references), few, [columns], columns)
+        few = groups.select(list(self.uses.columns))
+        columns = {name: self.reads.columns_of(name) for name in found}
+        types = {field.name: field for field in nullable(run.plan.schema)}
+        made = run.prepared.few(
+            self._of_groups,
+            lambda: {**found, _GROUPS: few},
+            {**columns, _GROUPS: StructType([types[name] for name in self.uses.columns])},
+            name="rows",
+            variant=self._versions,
+        )
+        if made:
+            return made.rows
+        frames = {
+            name: whole(session, self.tables[name], moved[name].until, span)
+            if rows is None
+            else in_spark(session.spark, rows, columns[name])
+            for name, rows in found.items()
+        }
+        return self._of_groups(frames | {_GROUPS: F.broadcast(in_spark(session.spark, few))})
 
-    def _input(
-        self, name: str, version: int, groups: pa.Table, few: DataFrame, span: Range | None
-    ) -> DataFrame:
-        """Returns the rows of an input that belong to the groups."""
-        session, table = self.run.session, self.tables[name]
-        uses, reader = self.uses.of[name], self.readers.get(name)
-        if reader is not None and name in self.by_key:
-            reader.move(version)
-            of_groups = reader.rows_of(groups[_key_in(name)])
-            schema = plan.plan_of(session, table).schema
-            if of_groups is None:
-                return session.spark.createDataFrame([], schema)
-            return in_spark(session.spark, of_groups.select(schema.names))
-        of_groups = self._found(name, version, groups, span)
-        rows = whole(session, table, version, span) if of_groups is None else of_groups
-        return belonging(rows, few, uses, self.uses.columns)
+    def _of_groups(self, inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
+        """Returns the rows of the groups, one of the inputs, made of the inputs' rows that may belong to them."""
+        columns, few = list(self.uses.columns), inputs[_GROUPS]
+        of_groups = {
+            name: rows
+            if name in self.reads.by_key
+            else belonging(rows, few, self.uses.of[name], columns)
+            for name, rows in inputs.items()
+            if name != _GROUPS
+        }
+        made = self.run.plan.kept(of_groups, self.references)
+        return self._keyed(belonging(made, few, [columns], columns))
 
-    def _found(
-        self, name: str, version: int, groups: pa.Table, span: Range | None
-    ) -> DataFrame | None:
-        """Returns the rows of an input that may belong to the groups; None if all of the input must be searched."""
-        session, table, uses = self.run.session, self.tables[name], self.uses.of[name]
-        groups = groups.select(list(self.uses.columns))
-        if version < 0 or not row_index.can_index(groups.schema.types):
-            return None
-        index = self.indices.setdefault(name, RowIndex(uses))
-        rows = index.rows_of(self._files(name, version, span), groups, few_at_once(self.run))
-        if rows is None:
-            return None
-        if self.counted and span and rows.num_rows:
-            rows = self.counted.narrowed(name, rows, span)
-        schema = StructType([f for f in plan.plan_of(session, table).schema if f.name != PARTITION])
-        if not rows.num_rows:
-            return session.spark.createDataFrame([], schema)
-        return in_spark(session.spark, rows.select(schema.names), schema)
-
-    def _files(self, name: str, version: int, span: Range | None) -> dict[Path, BitMap]:
-        """Returns the data files of an input that may have a row that counts, each with the places of its deleted rows."""
-        if (reader := self.readers.get(name)) is not None:
-            reader.move(version)
-            return reader.files()
-        if self.counted and span:
-            files = self.counted.files(name, version, span)
-        else:
-            path = self.run.session.path(self.tables[name])
-            files = [delta_log.data_file(path, file) for file in log_state.files_at(path, version)]
-        return {file: BitMap() for file in files}
-
-
-def _key_in(name: str) -> str:
-    return f"{KEY}_{name}"
+    def _keyed(self, rows: DataFrame) -> DataFrame:
+        """Returns the rows with the `_key` of their group, and with `_row` if that does not stand for the row."""
+        rows, keys = keyed(rows, self.keys), self.run.table.keys
+        if set(self.keys) == set(keys):
+            return rows
+        return rows.withColumn(ROW, row_keys.column(rows.schema, keys))
 
 
 def _written_before(path: Path, app: str, metadata: delta_writer.Metadata) -> int:

@@ -6,7 +6,7 @@ which rows only went (it may be empty now), nor for a sum from which values only
 now): such groups are computed again from their rows (`stream.engines.groups`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
 from functools import reduce
@@ -23,6 +23,7 @@ from lakehouse.errors import CommitError
 from lakehouse.storage.delta.arrow import in_memory, in_spark
 from lakehouse.storage.delta.row_keys import KEY, keyed
 from lakehouse.storage.keyed.keyed_reader import KeyedReader
+from lakehouse.storage.session import nullable
 from lakehouse.stream.engines.keyed import is_short
 from lakehouse.stream.engines.table_steps import Moved
 from lakehouse.stream.micro_batch import StreamRun
@@ -73,8 +74,10 @@ class Sums:
         self.run, self.reader, self.added = run, reader, added
         (self.name,) = run.plan.followed
 
-    def step(self, moved: Moved, references: Mapping[str, DataFrame]) -> Differences | None:
-        """Returns the differences by what came and went; None if it is too much, or not known."""
+    def step(
+        self, moved: Moved, references: Mapping[str, DataFrame], versions: Hashable
+    ) -> Differences | None:
+        """Returns the differences by what came and went; None if it is too much, or not known. `versions`: of the references."""
         if moved.since is None or moved.since < 0:
             return None
         try:
@@ -85,17 +88,35 @@ class Sums:
         path = self.run.session.path(self.run.table)
         if not is_short(self.run, path, went.num_rows + came.num_rows):
             return None
-        moved_rows = [(rows, each) for rows, each in ((came, True), (went, False)) if rows.num_rows]
-        if not self._are_alike(rows for rows, _ in moved_rows):
+        moved_rows = {n: rows for n, rows in (("came", came), ("went", went)) if rows.num_rows}
+        if not self._are_alike(moved_rows.values()):
             return None
-        parts = [
-            self._summed(rows, references).withColumn(_CAME, F.lit(has_come))
-            for rows, has_come in moved_rows
-        ]
-        if not parts:
+        if not moved_rows:
             return Differences(pa.table({KEY: pa.array([], pa.binary())}), [], [], self.added)
+
+        def summed(inputs: Mapping[str, DataFrame], *_: object) -> DataFrame:
+            parts = [
+                keyed(
+                    self.run.plan.kept({self.name: rows}, references), self.run.table.keys
+                ).withColumn(_CAME, F.lit(name == "came"))
+                for name, rows in inputs.items()
+            ]
+            return reduce(DataFrame.unionByName, parts)
+
+        columns = nullable(self.run.plan.inputs[self.name].schema)
+        moved_rows = {name: rows.select(columns.names) for name, rows in moved_rows.items()}
+        made = self.run.prepared.few(
+            summed,
+            lambda: moved_rows,
+            dict.fromkeys(moved_rows, columns),
+            name="sums",
+            variant=(versions, *moved_rows),
+        )
+        if made:
+            return self._differences(made.rows)
+        spark = self.run.session.spark
         try:
-            sums = in_memory(reduce(DataFrame.unionByName, parts))
+            sums = in_memory(summed({n: in_spark(spark, rows) for n, rows in moved_rows.items()}))
         except ArithmeticException:  # the sums over all rows may fit all the same
             return None
         return None if sums is None else self._differences(sums)
@@ -109,12 +130,6 @@ class Sums:
             == wanted
             for rows in parts
         )
-
-    def _summed(self, rows: pa.Table, references: Mapping[str, DataFrame]) -> DataFrame:
-        session, table = self.run.session, self.run.table
-        schema = self.run.plan.inputs[self.name].schema
-        given = {self.name: in_spark(session.spark, rows.select(schema.names))}
-        return keyed(self.run.plan.kept(given, references), table.keys)
 
     def _differences(self, sums: pa.Table) -> Differences:
         """Returns the differences of the groups that changed. Groups to which as much came as went are left out."""

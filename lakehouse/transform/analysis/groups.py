@@ -92,7 +92,7 @@ def belonging(
 ) -> DataFrame:
     """Returns the rows that belong to one of the `few` groups, by any of the `uses` of their columns."""
     places = {name: f"_group_{n}" for n, name in enumerate(few.columns)}
-    groups = F.broadcast(few.withColumnsRenamed(places))
+    groups = few.withColumnsRenamed(places)
     parts = []
     # one after the other: a condition with OR would compare each row with each group
     for use in uses:
