@@ -87,7 +87,7 @@ def test_the_doctor_goes_on_past_a_module_that_cannot_be_read(project, monkeypat
     told = lakehouse("doctor", "--json", LAKEHOUSE_TABLES="torn_orders").stdout
     found = {each["check"]: each for each in map(json.loads, told.splitlines())}
     assert (
-        len(found) == 9
+        len(found) == 10
         and found["tables"]["state"] == "fail"
         and "SyntaxError" in found["tables"]["found"]
     )
