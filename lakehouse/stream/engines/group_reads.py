@@ -75,7 +75,8 @@ class GroupReads:
         parts = [part for part in reader.changed(moved.until) if part.num_rows]
         if not parts:
             return _no_rows(self.columns_of(name))
-        return pa.concat_tables(parts, promote_options="permissive")
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        return _with_columns(rows, self.columns_of(name))
 
     def changed_frame(self, name: str, moved: Moved, span: Range | None) -> DataFrame:
         """Returns the same as `changed`, read by Spark. Raises CommitError for a file that is not on disk."""
@@ -114,7 +115,7 @@ class GroupReads:
             if self.counted and span and rows.num_rows:
                 rows = self.counted.narrowed(name, rows, span)
         columns = self.columns_of(name)
-        return rows.select(columns.names) if rows is not None and len(rows) else _no_rows(columns)
+        return _with_columns(rows, columns) if rows is not None and len(rows) else _no_rows(columns)
 
     def _files(self, name: str, version: int, span: Range | None) -> dict[Path, BitMap]:
         """Returns the data files of an input that may have a row that counts, each with the places of its deleted rows."""
@@ -135,6 +136,14 @@ def key_in(name: str) -> str:
 
 def turned_of(name: str) -> str:
     return f"{name}, turned"
+
+
+def _with_columns(rows: pa.Table, columns: StructType) -> pa.Table:
+    """Returns these columns of the rows, with null in one that was added to the table after all of them were written."""
+    for column in to_arrow_schema(columns, timezone="UTC"):
+        if column.name not in rows.column_names:
+            rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+    return rows.select(columns.names)
 
 
 def _no_rows(columns: StructType) -> pa.Table:
