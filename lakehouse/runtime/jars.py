@@ -41,6 +41,7 @@ def resolve(jars_dir: Path, progress: Callable[[str], None] | None = None) -> Ja
 
     Several processes may call it at once. Calls after the first compare sizes and times only.
     """
+    jars_dir = jars_dir.expanduser()  # settings that are made in code may begin with ~
     sums, home = SUMS.read_text(), _home(jars_dir)
     if not _seen_before(home):
         message = f"jars={jars_dir}: another process has been resolving for {_TIME_LIMIT} s; end it"
@@ -88,7 +89,7 @@ def sums_of(home: Path) -> str:
 
 def are_there(jars_dir: Path) -> bool:
     """Returns True if the jars are under `jars_dir` already, so that a start need not fetch them."""
-    return _seen_before(_home(jars_dir))
+    return _seen_before(_home(jars_dir.expanduser()))
 
 
 def _home(jars_dir: Path) -> Path:

@@ -1,5 +1,6 @@
 import hashlib
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,12 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JarsError, match="jars="):
         resolve(tmp_path / "file" / "jars")
+
+
+def test_a_folder_below_home_is_not_one_of_that_name_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()  # no folder: nothing is fetched
+    with pytest.raises(JarsError, match=f"jars={tmp_path}/taken: "):
+        resolve(Path("~/taken"))
+    assert not (tmp_path / "~").exists()
