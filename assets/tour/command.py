@@ -1,5 +1,6 @@
 """The command `lakehouse tour`: its folder, the steps in their order, and the end of all that was started."""
 
+import json
 import os
 import select
 import shutil
@@ -16,15 +17,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assets.parts import Parts
+from lakehouse import processes
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop, Stopped
 
 if TYPE_CHECKING:
+    import psutil
     from rich.console import Console
 
     from assets.tour.guide import Guide
 
+_NOTE = ".tour"  # the process of the tour of a folder, and its mark
 _MARK = "TOUR_OF_LAKEHOUSE"  # in the environment of each process that the tour starts
 
 
@@ -57,13 +61,8 @@ def play(console: "Console", folder: Path, stopping: Stop, *, auto: bool, keep: 
 
     from assets.tour.guide import CheckError, Guide
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(
-            f"directory={folder}: the tour needs a folder of its own, and this has something in it; name another one "
-            "(`lakehouse tour DIRECTORY`)"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
     environment = _environment(folder)
+    _claim(folder, environment[_MARK])
     parts = Parts(Settings(root=folder / ".lakehouse"), console, stopping, lambda: environment)
     parts.running["what is left"] = [lambda: _end_marked(environment[_MARK])]
     exit_code = 2  # of an error of the library
@@ -98,10 +97,10 @@ def _steps(guide: "Guide", auto: bool) -> None:
         if not auto:
             _await_key(guide, "any key: do it · q: end the tour")
         began = time.monotonic()
-        said = step(guide)
+        verified = step(guide)
         took.append(time.monotonic() - began)
-        verified = f"[bold green]✓ verified:[/bold green] {escape(said)}"
-        console.print(f"{verified} [dim]{took[-1]:.1f} s[/dim]", highlight=False)
+        line = f"[bold green]✓ verified:[/bold green] {escape(verified)}"
+        console.print(f"{line} [dim]{took[-1]:.1f} s[/dim]", highlight=False)
         if number == 1 and find_spec("uvicorn") and find_spec("starlette"):
             guide.parts.start_board()
     console.print(f"\n[bold]{len(took)} of {len(STEPS)} steps verified in {sum(took):.0f} s[/bold]")
@@ -127,6 +126,36 @@ def _await_key(guide: "Guide", text: str) -> None:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
+def _claim(folder: Path, mark: str) -> None:
+    """Makes a folder that of this tour. Raises SettingsError if it has something in it; ends what a killed tour left there."""
+    note = folder / _NOTE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise FileExistsError
+        with note.open("x") as file:
+            json.dump(
+                {"pid": os.getpid(), "started": processes.started(os.getpid()), "mark": mark}, file
+            )
+    except FileExistsError:
+        raise SettingsError(
+            f"directory={folder}: the tour needs a folder of its own, and this {_occupied(note)}; remove it, or name another "
+            "one (`lakehouse tour DIRECTORY`)"
+        ) from None
+
+
+def _occupied(note: Path) -> str:
+    """Returns by what a folder is occupied. The processes of a tour that was killed there are ended."""
+    try:
+        tour = json.loads(note.read_text())
+        if processes.running(tour["pid"], tour["started"]):
+            return f"is that of a tour that still runs (pid={tour['pid']})"
+        _end_marked(tour["mark"])
+        return "is that of a tour that was killed, whose processes have been ended now"
+    except (OSError, ValueError, KeyError):
+        return "has something in it"
+
+
 def _environment(folder: Path) -> Mapping[str, str]:
     """Returns the environment of the commands: the user's, with the settings of the folder alone, and a mark of this tour."""
     given = {name: v for name, v in os.environ.items() if not name.startswith("LAKEHOUSE_")}
@@ -139,11 +168,19 @@ def _environment(folder: Path) -> Mapping[str, str]:
 
 
 def _end_marked(mark: str) -> None:
-    """Kills the processes that have the mark of this tour: the broker, and whatever a command has left when it was killed."""
+    """Kills the processes that have the mark of a tour: the broker, and whatever a command has left when it was killed."""
     import psutil
 
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(_MARK) == mark:
+    while marked := [process for process in psutil.process_iter() if _is_marked(process, mark)]:
+        for process in marked:  # a supervisor may start another job meanwhile
+            with suppress(psutil.Error):
                 process.kill()
                 process.wait(20)
+
+
+def _is_marked(process: "psutil.Process", mark: str) -> bool:
+    import psutil
+
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == mark
+    return False

@@ -44,7 +44,7 @@ def events_flow(guide: Guide) -> str:
     guide.wait_for_orders()
     guide.run("lakehouse table list")
     rows = guide.check_turnover()
-    return f"the {rows} closed minutes have the sums that Python makes of the orders"
+    return f"the {rows} sums of closed minutes are those that Python makes of the orders"
 
 
 def a_wrong_row(guide: Guide) -> str:
@@ -106,11 +106,14 @@ def a_row_edited_by_hand(guide: Guide) -> str:
     began = datetime.now(UTC)
     guide.run(_BY_HAND.format("update(predicate='cents = 163', updates={'cents': '999999'})"))
     guide.run("lakehouse reconcile due turnover --repair")
-    found = [each for each in _verdicts(guide, began) if each.verdict == "DIFFERENT"]
-    named = [("999999" in e.examples[0], e.changed, e.cause.partition(":")[0]) for e in found]
+    verdicts = [given for given in _verdicts(guide, began) if given.verdict == "DIFFERENT"]
+    named = [
+        ("999999" in given.examples[0], given.changed, given.cause.partition(":")[0])
+        for given in verdicts
+    ]
     guide.check("the row and the cause are named", named, [(True, 1, "rows changed by hand")])
     guide.check_turnover()
-    return f"{found[0].cause}; {found[0].examples[0]}; repaired"
+    return f"{verdicts[0].cause}; {verdicts[0].examples[0]}; repaired"
 
 
 def a_backfill(guide: Guide) -> str:
@@ -201,7 +204,7 @@ def _job(guide: Guide) -> JobStatus:
 
 def _verdicts(guide: Guide, since: datetime) -> list[Certificate]:
     table = catalog.load(guide.settings).table("turnover")
-    return [each for each in certificates(guide.settings, table) if each.at >= since]
+    return [given for given in certificates(guide.settings, table) if given.at >= since]
 
 
 def _reconcile(guide: Guide) -> int:
@@ -210,8 +213,8 @@ def _reconcile(guide: Guide) -> int:
     guide.run("lakehouse reconcile run turnover")
     rows = guide.check_turnover()
     compared = Counter[str]()
-    for each in _verdicts(guide, began):
-        compared[each.verdict] += each.rows_recomputed
+    for given in _verdicts(guide, began):
+        compared[given.verdict] += given.rows_recomputed
     guide.check("rows by verdict", compared.items(), [("EQUAL", rows)])
     return rows
 

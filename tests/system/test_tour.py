@@ -113,6 +113,23 @@ def test_ctrl_c_ends_the_tour_while_its_job_starts(tmp_path):
     assert "ended before the last step" in said and not folder.exists()
 
 
+@pytest.mark.turn(2)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_next_tour_ends_what_a_killed_one_left(tmp_path):
+    folder = tmp_path / "tour"
+    again = [str(LAKEHOUSE), "tour", str(folder)]
+    with tour(folder) as process:
+        read_until(process, "$ lakehouse topic create orders")  # the broker runs
+        beside = subprocess.run(again, capture_output=True, text=True)
+        assert beside.returncode == 2 and f"still runs (pid={process.pid})" in beside.stderr
+        process.kill()
+        process.wait()
+        assert [each for each in psutil.process_iter() if is_of(folder, each)]
+        refused = subprocess.run(again, capture_output=True, text=True)
+        assert refused.returncode == 2 and "a tour that was killed" in refused.stderr
+
+
 @pytest.fixture
 def guide(tmp_path) -> Guide:
     console = Console(record=True, width=60)
