@@ -76,7 +76,7 @@ def demo(
 
 
 class _Demo:
-    """What the demo starts and shows."""
+    """Starts and shows the parts of the demo."""
 
     def __init__(self, settings: Settings, console, stopping: Stop) -> None:
         self.settings, self.console, self.stopping = settings, console, stopping

@@ -137,8 +137,8 @@ def end_tree(process: subprocess.Popen) -> None:
         tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         process.send_signal(signal.SIGINT)
         _, left = psutil.wait_procs(tree, timeout=20)
-        for each in left:
-            each.kill()
+        for survivor in left:
+            survivor.kill()
         psutil.wait_procs(left, timeout=5)
     process.wait()
 

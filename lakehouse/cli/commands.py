@@ -137,9 +137,9 @@ def _table(lakehouse: "Lakehouse", name: str, as_json: bool) -> None:
         span = {end: certificate[end] for end in ("start", "end")}
         last = f"{certificate['verdict']} {console.shown(span)}"
     seen = {f"reads {read}" if read != name else "in use": str(v) for read, v in reads.items()}
-    if not (table.kind.is_reference or table.kind.is_report):
-        said = "\n".join(f"{name}: {how}" for name, how in steps.items())
-        seen["small steps"] = said or "unknown until its job runs"
+    if table.kind.is_streamed:
+        ways = "\n".join(f"{name}: {how}" for name, how in steps.items())
+        seen["small steps"] = ways or "unknown until its job runs"
     seen |= {"version beside": str(beside)} if beside else {}
     console.print_facts(stands | seen | {"last certificate": last})
     _note_states([state])

@@ -109,8 +109,8 @@ def _archives(settings: Settings, name: str) -> Finding:
     except (OSError, SettingsError) as err:  # there is none for a java that is not there
         return Finding(name, "note", str(err), "install Java first")
     if missing:
-        found = f"none of classes of {', '.join(missing)}: each start takes ten seconds of CPU more"
-        return Finding(name, "note", found, "`make setup` in the checkout records them")
+        loss = f"none of classes of {', '.join(missing)}: each start takes ten seconds of CPU more"
+        return Finding(name, "note", loss, "`make setup` in the checkout records them")
     return Finding(name, "ok", f"of classes, for {', '.join(cds_archive.PROGRAMS)}")
 
 

@@ -239,7 +239,7 @@ def steps(settings: Settings, table: Table) -> dict[str, str]:
     """Returns for each function of the table's steps how its plan is made, as the job said last; empty if that is not known."""
     try:
         job = read_json(layout.job_file(settings, table.pipeline, "status.json"))
-        [query] = [each for each in job["queries"] if each["table"] == table.name]
+        [query] = [query for query in job["queries"] if query["table"] == table.name]
         plans = query["plans"].items()
     except (OSError, ValueError, KeyError):
         return {}

@@ -1,4 +1,4 @@
-"""What a step of a keyed table reads of its inputs: the rows that came, went or turned, and the rows that belong to groups."""
+"""The reads of a step of a keyed table: the rows of its inputs that came, went or turned, and those that belong to groups."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
