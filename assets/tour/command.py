@@ -139,8 +139,8 @@ def _claim(folder: Path, mark: str) -> None:
             )
     except FileExistsError:
         raise SettingsError(
-            f"directory={folder}: the tour needs a folder of its own, and this {_occupied(note)}; remove it, or name another "
-            "one (`lakehouse tour DIRECTORY`)"
+            f"directory={folder}: the tour needs a folder of its own, and this {_occupied(note)}; name another one "
+            "(`lakehouse tour DIRECTORY`)"
         ) from None
 
 
@@ -151,7 +151,7 @@ def _occupied(note: Path) -> str:
         if processes.running(tour["pid"], tour["started"]):
             return f"is that of a tour that still runs (pid={tour['pid']})"
         _end_marked(tour["mark"])
-        return "is that of a tour that was killed, whose processes have been ended now"
+        return "is that of a tour that was killed, whose processes have been ended now, so it can be removed"
     except (OSError, ValueError, KeyError):
         return "has something in it"
 
