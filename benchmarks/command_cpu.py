@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from secrets import token_hex
 from statistics import median
 
 import pyarrow as pa
@@ -70,8 +71,9 @@ def filled(base: Settings, tables: int, commits: int) -> Lakehouse:
     base.root.mkdir(parents=True)
     names = [f"rows_{n}" for n in range(1, tables)]
     text = _MODULE + "".join(_ROWS.format(name=name) for name in names)
-    (base.root / "measured_tables.py").write_text(text)
-    settings = replace(base, tables=("measured_tables",), module_path=(base.root,))
+    module = f"measured_tables_{token_hex(4)}"  # a process has one module of a name
+    (base.root / f"{module}.py").write_text(text)
+    settings = replace(base, tables=(module,), module_path=(base.root,))
     lakehouse = load(settings)
     first = lakehouse.catalog.table("events")
     _write(settings, first, commits)

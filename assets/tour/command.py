@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assets.parts import Parts
-from lakehouse import processes
 from lakehouse.errors import SettingsError
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop, Stopped
@@ -128,6 +127,9 @@ def _await_key(guide: "Guide", text: str) -> None:
 
 def _claim(folder: Path, mark: str) -> None:
     """Makes a folder that of this tour. Raises SettingsError if it has something in it; ends what a killed tour left there."""
+    # here, since psutil is not for every command that is listed beside this one
+    from lakehouse import processes
+
     note = folder / _NOTE
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,6 +148,8 @@ def _claim(folder: Path, mark: str) -> None:
 
 def _occupied(note: Path) -> str:
     """Returns by what a folder is occupied. The processes of a tour that was killed there are ended."""
+    from lakehouse import processes
+
     try:
         tour = json.loads(note.read_text())
         if processes.running(tour["pid"], tour["started"]):

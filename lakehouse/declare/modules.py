@@ -3,21 +3,39 @@
 import importlib
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 from lakehouse.errors import DeclarationError
 from lakehouse.settings import Settings
 
+_added: set[str] = set()  # folders that any settings of this process have added to `sys.path`
+
 
 def imported(settings: Settings) -> list[ModuleType]:
-    """Imports the modules in their order, with `module_path` searched last; raises DeclarationError for a missing one."""
+    """Imports the modules in their order, with `module_path` searched last.
+
+    Raises DeclarationError for a missing module, and for one that this process has from the
+    `module_path` of other settings: Python keeps one module of a name.
+    """
     extend_path(settings)
-    return [_imported(name) for name in settings.tables]
+    modules = [_imported(name) for name in settings.tables]
+    others = _added - {str(folder) for folder in settings.module_path}
+    for name, module in zip(settings.tables, modules, strict=True):
+        for folder in others:
+            if module.__file__ and Path(module.__file__).is_relative_to(folder):
+                raise DeclarationError(
+                    f"tables={name!r}: this process has a module of that name already, {module.__file__}, of another lakehouse; "
+                    "rename one of the two, or read them in two processes"
+                )
+    return modules
 
 
 def extend_path(settings: Settings) -> None:
     """Adds `module_path` to the folders that Python searches, after all others."""
-    sys.path += [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
+    added = [str(folder) for folder in settings.module_path if str(folder) not in sys.path]
+    _added.update(added)
+    sys.path += added
 
 
 def pipeline_of(module: str) -> str:

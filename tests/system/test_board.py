@@ -34,6 +34,10 @@ class Board:
     lakehouse: Lakehouse
     address: str
 
+    @property
+    def pipeline(self) -> str:
+        return self.lakehouse.settings.tables[0]
+
     def judge(self, verdict: Verdict, hour: int) -> None:
         table = self.lakehouse.catalog.table("rows_1")
         start, version = START + HOUR * hour, delta_log.latest(self.lakehouse.path(table))
@@ -119,7 +123,7 @@ def see(page, text: str, within: str = "body") -> None:
 
 def test_the_page_follows_what_is_written(board, page, tmp_path):
     assert letters(page, "rows_1") == "P??·" and letters(page, "events") == "––––"
-    see(page, "no job has run yet: lakehouse stream start measured_tables")
+    see(page, f"no job has run yet: lakehouse stream start {board.pipeline}")
     board.judge("EQUAL", 0)
     board.judge("DIFFERENT", 1)
     see(page, "lakehouse reconcile status rows_1", '[id="table/rows_1"]')
@@ -138,7 +142,7 @@ def test_a_killed_job_and_a_torn_file_are_seen(board, page):
     with subprocess.Popen(["sleep", "600"]) as job:
         started = processes.started(job.pid)
         query = QueryStatus("rows_1", True, rows_per_second=41, lag=7, trouble="<b>no broker</b>")
-        status = progress.of_this_process("measured_tables", queries=(query,))
+        status = progress.of_this_process(board.pipeline, queries=(query,))
         running = replace(status, pid=job.pid, process_started=started, state="running")
         progress.write(settings, running)
         see(page, "running", "#jobs")
@@ -148,7 +152,7 @@ def test_a_killed_job_and_a_torn_file_are_seen(board, page):
     see(page, "dead", "#jobs")
     see(page, "its process has ended", "#jobs")
     assert page.locator('[id="table/rows_1"] [data-label="rows/s"]').inner_text() == "–"
-    Path(settings.root / "_jobs/measured_tables/status.json").write_text("{")
+    Path(settings.root / f"_jobs/{board.pipeline}/status.json").write_text("{")
     see(page, "it was unreadable and moved aside", "#jobs")
     table = board.lakehouse.path(board.lakehouse.catalog.table("rows_2"))
     delta_log.commit_file(table, delta_log.latest(table) + 1).write_text('{"add": {"pa')
@@ -163,7 +167,7 @@ def test_a_board_that_is_killed_and_started_again_is_followed(lakehouse):
         see(page, "live", "#live")
         first.close()
         see(page, "the board does not answer", "#live")
-        module = settings.root / "measured_tables.py"
+        module = settings.root / f"{settings.tables[0]}.py"
         module.write_text(module.read_text().replace("def rows_2(", "def rows_3("))
         with served(settings, int(address.strip("/").rpartition(":")[2])) as again:
             assert again == address

@@ -75,7 +75,7 @@ def test_a_command_imports_no_package_that_it_has_no_use_for(small: Settings, co
     )
     assert run.returncode in (0, 1), run.stderr
     loaded = {name.partition(".")[0] for name in run.stdout.partition("LOADED ")[2].split()}
-    ours = {"lakehouse", "streaming_jobs", "batch_jobs", "assets", "measured_tables"}
+    ours = {"lakehouse", "streaming_jobs", "batch_jobs", "assets", *small.tables}
     theirs = {name for name in loaded - set(sys.stdlib_module_names) - ours if name[0] != "_"}
     assert loaded and theirs <= MAY_IMPORT[command], theirs - MAY_IMPORT[command]
 

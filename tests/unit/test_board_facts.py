@@ -100,7 +100,12 @@ def test_rows_in_are_written_quarantined_late_or_filtered(lakehouse):
 def test_only_what_has_changed_is_sent_again(lakehouse):
     facts = Facts(lakehouse, every=0)
     number, first = facts.since(0)
-    assert set(first) >= {"job/measured_tables", "table/events", "table/rows_1", "events"}
+    assert set(first) >= {
+        f"job/{lakehouse.settings.tables[0]}",
+        "table/events",
+        "table/rows_1",
+        "events",
+    }
     number, second = facts.since(number)
     assert second == {}
     log = lakehouse.commit_log(lakehouse.catalog.table("rows_1"))
@@ -124,37 +129,40 @@ def test_lag_is_own_or_inherited(lakehouse):
 def test_an_empty_lakehouse_says_why(lakehouse, tmp_path):
     empty = Lakehouse(replace(lakehouse.settings, root=tmp_path / "none"), lakehouse.catalog)
     facts = facts_of(empty)
-    why = "no job has run yet: lakehouse stream start measured_tables"
+    [pipeline] = lakehouse.settings.tables
+    why = f"no job has run yet: lakehouse stream start {pipeline}"
     assert facts["lakehouse"]["why_empty"] == why
-    assert facts["job/measured_tables"]["state"] == "never ran"
+    assert facts[f"job/{pipeline}"]["state"] == "never ran"
     assert facts["table/events"]["waits"] == (
-        "it has read nothing yet; `lakehouse stream status measured_tables` shows its job"
+        f"it has read nothing yet; `lakehouse stream status {pipeline}` shows its job"
     )
     assert facts["table/events"]["hours"] == [] and not facts["table/events"]["frontier"]
     assert not [part for part, value in facts.items() if "unreadable" in value]
 
 
 def test_torn_files_are_said_in_their_place(lakehouse, monkeypatch):
+    [pipeline] = lakehouse.settings.tables
     monkeypatch.setattr(lanes, "_PACE", 0)
     monkeypatch.setattr(lanes, "_SHARE", 1e9)
     settings = lakehouse.settings
-    progress.write(settings, progress.of_this_process("measured_tables"))
+    progress.write(settings, progress.of_this_process(pipeline))
     facts = Facts(lakehouse, every=0)
     number, before = facts.since(0)
-    assert before["job/measured_tables"]["state"] == "starting"
-    status = settings.root / "_jobs" / "measured_tables" / "status.json"
+    assert before[f"job/{pipeline}"]["state"] == "starting"
+    status = settings.root / "_jobs" / pipeline / "status.json"
     status.write_text('{"pipeline": "mea')
     table = lakehouse.path(lakehouse.catalog.table("rows_1"))
     delta_log.commit_file(table, delta_log.latest(table) + 1).write_text('{"add": {"pa')
     torn = facts.since(number)[1]
-    assert "status.json" in " ".join(torn["job/measured_tables"]["troubles"])
+    assert "status.json" in " ".join(torn[f"job/{pipeline}"]["troubles"])
     lane = torn["table/rows_1"]
     assert lane["unreadable"] and lane["flow"]["in"] == 12, "what was known stays"
 
 
 def test_what_cannot_be_read_at_first_is_said_by_name(lakehouse, monkeypatch):
+    [pipeline] = lakehouse.settings.tables
     settings = lakehouse.settings
-    job = settings.root / "_jobs" / "measured_tables"
+    job = settings.root / "_jobs" / pipeline
     (job / "status.json").mkdir(parents=True)  # reading it fails, as for a user without rights
 
     def refused(path):
@@ -162,8 +170,8 @@ def test_what_cannot_be_read_at_first_is_said_by_name(lakehouse, monkeypatch):
 
     monkeypatch.setattr(lanes.files, "modified", refused)
     facts = facts_of(lakehouse)
-    card, lane = facts["job/measured_tables"], facts["table/rows_1"]
-    assert (card["job"], card["state"]) == ("measured_tables", "unknown")
+    card, lane = facts[f"job/{pipeline}"], facts["table/rows_1"]
+    assert (card["job"], card["state"]) == (pipeline, "unknown")
     assert "status.json" in card["unreadable"]
     assert (lane["table"], lane["kind"], lane["inputs"]) == ("rows_1", "row", ["events"])
     assert "Permission denied" in lane["unreadable"]
@@ -179,19 +187,20 @@ def test_a_torn_log_of_verdicts_is_said_in_one_line(lakehouse):
 
 
 def test_a_file_that_is_moved_aside_is_said_until_it_is_removed(lakehouse):
-    job = lakehouse.settings.root / "_jobs" / "measured_tables"
+    [pipeline] = lakehouse.settings.tables
+    job = lakehouse.settings.root / "_jobs" / pipeline
     job.mkdir(parents=True)
     facts = Facts(lakehouse, every=0)
     number, before = facts.since(0)
-    assert before["job/measured_tables"]["troubles"] == []
+    assert before[f"job/{pipeline}"]["troubles"] == []
     for name in ("status.json", "history.json"):
         (job / name).write_text('[{"at": ')
         number, torn = facts.since(number)
         [aside] = job.glob("*.unreadable-*")
-        assert aside.name in " ".join(torn["job/measured_tables"]["troubles"])
+        assert aside.name in " ".join(torn[f"job/{pipeline}"]["troubles"])
         aside.unlink()
         number, mended = facts.since(number)
-        assert mended["job/measured_tables"]["troubles"] == []
+        assert mended[f"job/{pipeline}"]["troubles"] == []
 
 
 def test_a_root_that_is_removed_is_said_and_not_made_again(lakehouse):

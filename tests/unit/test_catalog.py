@@ -1,5 +1,6 @@
 """Declarations and the graph of them: what is refused, and with which words; no session."""
 
+import sys
 from types import ModuleType
 
 import pytest
@@ -419,3 +420,24 @@ def test_all_that_is_wrong_with_declarations_is_said_at_once():
         "table=one, stale_after=0:01:00",
         "table=other, keys=[]",
     ]
+
+
+def test_a_module_that_the_process_has_from_another_lakehouse_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", sys.path.copy())
+    monkeypatch.setattr("lakehouse.declare.modules._added", set())
+    code = (
+        "from lakehouse import ingest_table, kafka, sql\n"
+        "topic = kafka('{}', schema='id BIGINT NOT NULL, at TIMESTAMP NOT NULL')\n"
+        "rows = ingest_table(layer='bronze', event_time='at')(sql('rows', 'SELECT * FROM {{topic}}'))\n"
+    )
+    settings = {}
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same_name.py").write_text(code.format(folder))
+        settings[folder] = Settings(tables=("same_name",), module_path=(tmp_path / folder,))
+    monkeypatch.delitem(sys.modules, "same_name", raising=False)
+    assert load(settings["one"]).sources["topic"].address == "one"
+    with pytest.raises(DeclarationError, match=f"already, {tmp_path}/one/same_name.py, of another"):
+        load(settings["two"])
+    assert load(settings["one"]).sources["topic"].address == "one"
+    monkeypatch.delitem(sys.modules, "same_name")

@@ -23,7 +23,7 @@ from support import accounts
 
 ACCOUNTS = """
 from pyspark.sql import DataFrame, functions as F
-from measured_tables import events
+from {module} import events
 from lakehouse import keyed_table
 
 @keyed_table(layer="gold", keys=["account", "region"])
@@ -36,7 +36,7 @@ def accounts(events: DataFrame) -> DataFrame:
 def settings(tmp_path_factory) -> Settings:
     base = replace(from_environment({}), root=tmp_path_factory.mktemp("read") / "root")
     made = filled(base, tables=2, commits=4).settings
-    (made.root / "accounts_tables.py").write_text(ACCOUNTS)
+    (made.root / "accounts_tables.py").write_text(ACCOUNTS.format(module=made.tables[0]))
     return replace(made, tables=(*made.tables, "accounts_tables"))
 
 
