@@ -176,7 +176,8 @@ class SupervisedQuery:
         status = replace(self.status, active=self.active)
         if isinstance(self.query, StepLoop):
             service, call = self.query.run.service, self.query.unanswered
-            troubles = (self.query.trouble, str(call or ""), self.query.remark)
+            early = (sender.trouble for sender in self.query.real_time)
+            troubles = (self.query.trouble, str(call or ""), self.query.remark, *early)
             status = replace(
                 status,
                 trouble="; ".join(filter(None, troubles)),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lakehouse.declare.inputs.sources import OF_REGISTRY
 from lakehouse.declare.windows import Window
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import PARTITION_LENGTHS
@@ -140,6 +141,11 @@ def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
     identity |= {"window"} if table.window else set()
     read = catalog.topics(catalog.ingest_tables_of(table))
     for target in table.publish:
+        if target.real_time and (why := _not_of_one_record(catalog, table)):
+            raise DeclarationError(
+                f"{where}, target={target.name}, latency='real-time': each of its rows must be made of one record of a topic, "
+                f"and {why}; leave latency= out"
+            )
         if missing := sorted(identity - set(target.key)):
             raise DeclarationError(
                 f"{where}, target={target.name}, key={list(target.key)}: the target holds one row for each key, and a row "
@@ -150,6 +156,33 @@ def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
                 f"{where}, target={target.name}: the table is computed from that topic, so it would read what it publishes; name "
                 "another topic"
             )
+
+
+def _not_of_one_record(catalog: "Catalog", table: "Table") -> str:
+    """Returns why a row of the table is not made of one record of a topic alone; empty if each is."""
+    name = table.name
+    if table.kind.reads_sources:
+        for source in catalog.sources_of(table).values():
+            if source.address not in catalog.topics([table]):
+                return f"{name} reads {source.label}"
+            registered = {source.format, source.key_format} & {*OF_REGISTRY}
+            if source.keys or registered:
+                return f"{source.label} has format={min(registered, default=source.format)!r}"
+        return ""
+    if not table.kind.is_row_by_row:
+        return f"{name} is a {table.kind} table"
+    by_others = {
+        "context": table.context,
+        "deduplicate": table.deduplicate,
+        "lookup": table.lookup,
+        "ttl": table.ttl,
+        "as-of join": table.as_of,
+        "refreshed reference table": catalog.refreshed_inputs(table),
+        "second input with event time": len(catalog.timed_inputs(table)) > 1,
+    }
+    if having := next((option for option, has in by_others.items() if has), ""):
+        return f"{name} has a {having}"
+    return _not_of_one_record(catalog, catalog.driving(table))
 
 
 def check_metrics(metrics: Sequence[str], window: Window, keys: Sequence[str]) -> None:

@@ -185,6 +185,11 @@ class Target(ABC):
         one_of("corrections", self.corrections, self.accepted_corrections)
 
     @property
+    def real_time(self) -> str:
+        """The place that has rows before they are committed; empty for a target without one."""
+        return ""
+
+    @property
     def place(self) -> str:
         """The place that it writes to, if its name does not say it. No target's place may begin with that of another."""
         return ""

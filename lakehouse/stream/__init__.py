@@ -7,6 +7,7 @@ micro_batch     how one micro-batch or step is written: exactly once
 prepared_steps  small steps by a plan that is made once
 late_counts     how many rows a step's inputs brought, and how many were late
 advance         one limited step after another
+real_time       sends rows before their commit
 positions       how far a table has read its input
 news            wakes steps when another table of this process commits
 consistent      versions of several inputs that have read the same of what they share

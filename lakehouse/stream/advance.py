@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -87,6 +87,15 @@ class Piece(Protocol):
     def quiet(self) -> timedelta | None: ...
 
 
+class RealTime(Protocol):
+    """A thread beside the loop that sends rows before their commit."""
+
+    trouble: str
+
+    def start(self, loop: "StepLoop") -> None: ...
+    def stop(self) -> None: ...
+
+
 P = TypeVar("P", bound=Piece)
 
 
@@ -154,9 +163,10 @@ class StepLoop(Generic[P]):
         *,
         available_now: bool = False,
         pace: timedelta = timedelta(0),
+        real_time: Sequence["RealTime"] = (),
     ) -> None:
         self.run, self.input, self.available_now, self.pace = run, input, available_now, pace
-        self.name = run.table.name
+        self.name, self.real_time = run.table.name, real_time
         # the last hundred reports; replaced, never mutated, because other threads read it
         self.recentProgress: list[Report] = []
         # the batch that is being computed, or that failed, and its range
@@ -184,6 +194,8 @@ class StepLoop(Generic[P]):
 
     def start(self) -> "StepLoop[P]":
         self._thread.start()
+        for sender in self.real_time:
+            sender.start(self)
         return self
 
     @property
@@ -214,6 +226,8 @@ class StepLoop(Generic[P]):
         """Ends the query. A running step is interrupted, and the next life of the query runs it again."""
         self.stopping.set()
         self.input.wake()
+        for sender in self.real_time:
+            sender.stop()
         if self.run.service:
             self.run.service.stop()
         if self._thread.is_alive():
@@ -263,6 +277,8 @@ class StepLoop(Generic[P]):
                 self._error = StepFailed("".join(traceback.format_exception(err)))
                 self._error.__cause__ = err
         finally:
+            for sender in self.real_time:
+                sender.stop()
             self.input.close()
             self.run.prepared.close()
             self.idle.set()

@@ -20,7 +20,7 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state, table_state
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.session import Session
-from lakehouse.stream import generations, handover, late_counts
+from lakehouse.stream import generations, handover, late_counts, real_time
 from lakehouse.stream.advance import StepInput, StepLoop
 from lakehouse.stream.engines import append, close, groups, ingest, keyed
 from lakehouse.stream.engines.table_steps import ChangeInput, TableInput
@@ -82,7 +82,11 @@ def start(
     }
     if filled_by in engines:
         pace = session.pace(table)
-        return StepLoop(run, engines[filled_by](), available_now=available_now, pace=pace).start()
+        beside = [] if available_now else real_time.senders(run)
+        loop = StepLoop(
+            run, engines[filled_by](), available_now=available_now, pace=pace, real_time=beside
+        )
+        return loop.start()
     stream, batches = _window(run) if table.kind.is_windowed else keyed.state(run)
     session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option(

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 
 from lakehouse import (
     Position,
+    around,
+    duplicates,
     file_folder,
+    folder,
     ingest_table,
     kafka,
     kafka_topic,
@@ -408,6 +411,10 @@ def test_a_target_is_found_by_its_name():
         ({"windows": [kafka_topic("out", key="id")]}, "known by id, window; add window to the key"),
         ({"rows": [kafka_topic("orders-in", key="id")]}, "it would read what it publishes"),
         (
+            {"windows": [kafka_topic("out", key=["id", "window"], latency="real-time")]},
+            "latency='real-time': each of its rows must be made of one record of a topic, and hourly is a window table",
+        ),
+        (
             {"rows": [postgres("out", key="id")], "windows": [postgres("out", key=["id", "window"], name="other")]},
             "table=hourly, target='other': the target 'out' of paid writes to the same place",
         ),
@@ -424,6 +431,55 @@ def test_a_target_is_found_by_its_name():
 def test_targets_that_cannot_be_are_refused(publish, message):
     with pytest.raises(DeclarationError, match=message):
         catalog_of([declared(**publish)])
+
+
+ORDER = "id STRING, at TIMESTAMP"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "why"),
+    [
+        (kafka("in", schema=ORDER), {}, ""),
+        (kafka("in", schema="line STRING", format="text"), {}, ""),
+        (kafka("in", schema=ORDER, format="avro"), {}, "topic in has format='avro'"),
+        (folder("/data", schema=ORDER), {}, "orders reads folder /data"),
+        (
+            kafka("in", schema=ORDER),
+            {"deduplicate": duplicates("id", within="1 hour")},
+            "paid has a deduplicate",
+        ),
+        (kafka("in", schema=ORDER), {"context": around(before="1 hour")}, "paid has a context"),
+    ],
+)
+def test_only_rows_of_one_record_are_sent_before_their_commit(source, options, why):
+    module = ModuleType("shop")
+
+    @ingest_table(layer="bronze", event_time="ingestion_time" if "line" in source.schema else "at")
+    def orders(source):
+        return source
+
+    target = kafka_topic("out", key="id", latency="real-time")
+
+    @row_table(layer="silver", publish=[target], **options)
+    def paid(orders):
+        return orders
+
+    vars(module).update(source=source, orders=orders, paid=paid)
+    for each in (orders, paid):
+        each.transformation.__module__ = "shop"
+    if why:
+        with pytest.raises(DeclarationError, match=f"one record of a topic, and .*{why}"):
+            catalog_of([module])
+    else:
+        catalog_of([module])
+        assert target.real_time == "out.real-time" and not kafka_topic("out", key="id").real_time
+
+
+def test_messages_before_the_commit_are_json():
+    with pytest.raises(DeclarationError, match="format='avro': messages in real time are JSON"):
+        kafka_topic("out", key="id", latency="real-time", format="avro")
+    with pytest.raises(DeclarationError, match="latency='now'"):
+        kafka_topic("out", key="id", latency="now")  # type: ignore[arg-type]
 
 
 def test_columns_that_a_target_cannot_hold_are_refused():

@@ -2,6 +2,7 @@
 
 kafka               topics of Kafka as targets
 kafka_messages      what a broker has of a topic, what its errors mean, and the values of messages
+kafka_real_time     the topic that has rows before their commit
 postgres            tables of PostgreSQL as targets
 postgres_database   a connection, and what its errors mean
 postgres_table      the table of a target: its SQL, and rows as COPY reads them

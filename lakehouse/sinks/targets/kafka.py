@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from lakehouse.declare.inputs.source_checks import one_of
 from lakehouse.declare.targets import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 TABLE, VERSION, CHANGE = "lakehouse-table", "lakehouse-version", "lakehouse-change"
 _LOOK = 10.0  # seconds between two looks whether the topic is the one that was opened
+Latency = Literal["commit", "real-time"]
 # a transaction that its process left open holds back readers of the topic for so long at most, if no other process takes over
 _TRANSACTION_MS = 300_000
 
@@ -57,6 +58,15 @@ class KafkaTopic(Target):
     order_by: tuple[str, ...]
     partitions: int
     format: Format = "json"
+    latency: Latency = "commit"
+
+    @property
+    def real_time(self) -> str:
+        return f"{self.name}.real-time" if self.latency == "real-time" else ""
+
+    def places(self, rows: encoded.Changes) -> list[int]:
+        """Returns the partition of each row. Raises SinkError for a row without the columns that messages are ordered by."""
+        return [zlib.crc32(text.encode()) % self.partitions for text in rows.keys(self.order_by)]
 
     def check(self, table: str, columns: "pa.Schema") -> None:
         if self.format != "json":
@@ -74,6 +84,7 @@ def kafka_topic(
     partitions: int = 1,
     format: Format = "json",
     corrections: Corrections = "send",
+    latency: Latency = "commit",
 ) -> KafkaTopic:
     """A topic to which a table is published: `publish=[kafka_topic(...)]`.
 
@@ -95,8 +106,17 @@ def kafka_topic(
     :param format: "json", an object for each row without the columns that are null; or "avro" or "protobuf", by a schema that
         is kept in the registry of the settings as the newest of the subject `<topic>-value` (extras `[avro]`, `[protobuf]`).
     :param corrections: "send", "hold" or "ignore" what changes rows that were final before.
+    :param latency: "real-time" sends rows to the topic `<topic>.real-time`, too, milliseconds after their record and before
+        their commit: at least once, each message under its record's topic, partition and offset. A row that is not committed
+        after all is retracted there, by a message without a value. For row tables whose rows are each made of one record of a
+        topic, and for "json".
     :raises DeclarationError: for values that do not fit each other.
     """
+    one_of("latency", latency, get_args(Latency))
+    if latency == "real-time" and format != "json":
+        raise DeclarationError(
+            f"target={topic}, format={format!r}: messages in real time are JSON; leave format= out, or latency="
+        )
     one_of("format", format, ("json", *TYPES))
     if not topic:
         raise DeclarationError("topic='': the topic that it writes to; give one")
@@ -108,7 +128,7 @@ def kafka_topic(
         raise DeclarationError(
             f"target={topic}, order_by={unknown[0]!r}: a key stays in one partition; add {unknown[0]} to key={list(keys)}"
         )
-    return KafkaTopic(topic, keys, corrections, order, partitions, format)
+    return KafkaTopic(topic, keys, corrections, order, partitions, format, latency)
 
 
 class KafkaSink(Sink):
@@ -183,8 +203,7 @@ class KafkaSink(Sink):
         headers = {kind: of_version | {CHANGE: kind} for kind in get_args(Change)}
         self._begin()
         for part in encoded.of(changes).parts():
-            keys, order = part.keys(self._target.key), part.keys(self._target.order_by)
-            places = [zlib.crc32(text.encode()) % self._target.partitions for text in order]
+            keys, places = part.keys(self._target.key), self._target.places(part)
             rows = zip(part.kinds, keys, places, self._values.of(part), strict=True)
             self._send(
                 self._target.name,

@@ -49,6 +49,14 @@ class TopicReader:
         return bool(self._rows or self.error)
 
     @property
+    def reached(self) -> Offsets:
+        """Returns the offset after what has come, of each partition."""
+        reached: dict[str, dict[str, int]] = {}
+        for (topic, partition), offset in self._reached.items():
+            reached.setdefault(topic, {})[str(partition)] = offset
+        return reached
+
+    @property
     def is_full(self) -> bool:
         return self._rows >= self.most or self._bytes >= _BYTES
 

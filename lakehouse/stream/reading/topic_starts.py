@@ -56,7 +56,7 @@ def starts(
 
     Raises CommitError if messages from that time on may have been removed.
     """
-    begins = {p: found.end[p] if offset == _NONE else offset for p, offset in sent.items()}
+    begins = _or_end(sent, found)
     for p, offset in begins.items():
         first = found.first[p]
         if offset <= first and offsets.past(gaps, topic, p, 0) < first:
@@ -82,6 +82,16 @@ def removed(found: Mapping[str, Broker], gaps: Sequence[Gap]) -> list[Gap]:
 def is_history_read(source: RecordSource, last: Written | Commit) -> bool:
     """Returns True if a source is a history that was read to its end by then: the cut set the watermark to its instant."""
     return source.until is not None and (last.watermark or BEGINNING) >= source.until
+
+
+def first_since(client, topic: str, broker: Broker, instant: datetime) -> dict[str, int]:
+    """Returns the offset of each partition's first message with this timestamp or a later one, or its end. Raises BrokerError."""
+    partitions = {topic: [int(p) for p in broker.end]}
+    return _or_end(_sent_since(client, partitions, instant)[topic], broker)
+
+
+def _or_end(sent: Mapping[str, int], broker: Broker) -> dict[str, int]:
+    return {p: broker.end[p] if offset == _NONE else offset for p, offset in sent.items()}
 
 
 def _sent_since(client, partitions: Mapping[str, Sequence[int]], instant: datetime) -> Offsets:
