@@ -255,11 +255,11 @@ class _OpenRows:
         for record in {*committed, *settled}:
             self._send_missing(record, committed[record])
             wanted = [value for value, _ in committed[record]]
-            for number, (value, place) in enumerate(self.open.pop(record, [])):
-                if value in wanted:
-                    wanted.remove(value)
-                elif value is not None:
-                    self.topic.send(record, number, None, place)
+            for number, (sent, partition) in enumerate(self.open.pop(record, [])):
+                if sent in wanted:
+                    wanted.remove(sent)
+                elif sent is not None:
+                    self.topic.send(record, number, None, partition)
 
     def _send_missing(self, record: Record, messages: list[tuple[str, int]]) -> None:
         sent = [value for value, _ in self.open.get(record, ())]
