@@ -36,7 +36,7 @@ from lakehouse.sinks.targets.kafka_real_time import RealTimeTopic, Record
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
-from lakehouse.stream import news, positions
+from lakehouse.stream import positions
 from lakehouse.stream.advance import LOOK, StepLoop
 from lakehouse.stream.engines.table_steps import InputRows
 from lakehouse.stream.micro_batch import StreamRun
@@ -58,6 +58,7 @@ _REST = 3  # times the seconds of a run until the next one, so that the thread t
 # messages of open records were sent within so long before the table's last commit: no step takes longer
 _BACK = timedelta(hours=1)
 _FILES = 100  # of the table that are read at once
+_STOP = 10.0  # seconds
 _RETRIES = Backoff(1, 60)
 
 
@@ -83,7 +84,7 @@ class RealTimeSender:
     def stop(self) -> None:
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_STOP)  # a broker that is away is waited for longer
 
     def _go_on(self) -> None:
         failures = 0
@@ -145,7 +146,7 @@ class _Computation:
         self._session, self._table = run.session, run.table
         [self._ingest] = run.session.catalog.ingest_tables_of(run.table)
         self._topics = run.session.catalog.topics_of(self._ingest)
-        self._watermark, self._announced = BEGINNING, -1
+        self._watermark, self._looked = BEGINNING, float("-inf")
         fields = {
             name: HELD.append(OF_HEADERS) if topic.headers else HELD
             for name, topic in self._topics.items()
@@ -167,8 +168,8 @@ class _Computation:
 
     def rows_of(self, records: Mapping[str, pa.Table]) -> pa.Table:
         """Returns the good rows of records, judged late by the ingest table's frontier."""
-        if self._announced != (announced := news.commits([self._ingest.name])):
-            self._announced = announced
+        if time.monotonic() - self._looked > LOOK:
+            self._looked = time.monotonic()
             self._watermark = frontier(self._session.settings, self._ingest) or BEGINNING
         now = datetime.now(UTC)
         given = {name: dated(records[topic.address], now) for name, topic in self._topics.items()}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from lakehouse.errors import SinkAway
+from lakehouse.errors import SinkAway, SinkError
 from lakehouse.settings import Settings
 from lakehouse.sinks.targets.kafka import CHANGE, TABLE, KafkaTopic
 
@@ -54,11 +54,16 @@ class RealTimeTopic:
                 f"topic={self._name}: the broker must take each message and did not ({self._error.str()}); they are sent again"
             )
 
-    def record_of(self, key: bytes) -> tuple[Record, int]:
-        """Returns the record that a message is made of, and the number of its row. Raises ValueError for another's message."""
-        topic, *numbers = key.decode().rsplit("-", 3)
-        partition, offset, number = map(int, numbers)
-        return (topic, partition, offset), number
+    def record_of(self, key: bytes | None) -> tuple[Record, int]:
+        """Returns the record that a message is made of, and the number of its row. Raises SinkError for another's message."""
+        try:
+            topic, partition, offset, number = (key or b"").decode().rsplit("-", 3)
+            return (topic, int(partition), int(offset)), int(number)
+        except ValueError as err:
+            raise SinkError(
+                f"topic={self._name}, key={key!r}: another program wrote the message, and the topic is the table's alone; "
+                "have that program write elsewhere, and delete the topic"
+            ) from err
 
     def close(self) -> None:
         self._producer.flush(_ANSWER)
