@@ -40,7 +40,7 @@ check: setup ## before every save: style, types and the unit tests, within a min
 	  wait $$types || status=1; cat .mypy_cache.log; rm -f .mypy_cache.log; exit $$status; }
 
 test: setup ## the tests to run before every commit
-	@$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/pytest -m "not slow" -n 3 --dist loadgroup --no-loadscope-reorder
 
 verify: setup ## everything else: style, types, kills, a browser; fails above VERIFY_MINUTES; ALL=1: all three parts of what takes turns
 	@started=$$(date +%s); status=0; turn=$(if $(ALL),,--turn=$$((started % 3))); export BOTH_WAYS=$(if $(ALL),0.03,0.01); $(BIN)/ruff check || status=1; \
