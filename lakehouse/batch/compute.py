@@ -164,7 +164,7 @@ def _met(
 
 @dataclass(frozen=True, slots=True)
 class _ReadInputs:
-    """The inputs of one computation, each read at one version from its beginning to its end."""
+    """The inputs of one computation, and how they are read."""
 
     rows: Callable[[Table, Range], DataFrame]  # of an input in a range, and maybe more
     references: Mapping[str, DataFrame]
