@@ -13,7 +13,6 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
-from lakehouse.storage.log.commit_log import frontier
 
 _REPORT = "report"  # a run's tag: the report that it computes
 _UNDER_WAY = [
@@ -54,21 +53,22 @@ def compute_reports(settings: Settings, catalog: Catalog) -> list[dg.SensorDefin
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Range]:
     """Returns the ranges of a report to compute now, not before `settings.since`, by logs alone."""
-    from lakehouse.batch import late_merge  # the batch run, which the definitions load without
+    from lakehouse.batch import batch_state  # the batch run, which the definitions load without
 
-    ahead = frontier(lakehouse.settings, table)
+    state = batch_state.read(lakehouse, table)
+    ahead = state.ahead
     starts = []
     for source in table.closes_with:
         for file in delta_log.files(lakehouse.path(source)):
             if file["num_records"]:
                 key = file[f"partition.{PARTITION}"]
                 starts.append(partition_range(key, source.partition_by).start)
-    if ahead is None or not starts:
+    if not starts:
         return []
     first = floor(min(starts), PARTITION_LENGTHS[table.partition_by])
     start = max(first, lakehouse.settings.first_day)
     computed = report_files.computed(lakehouse.settings, table)
-    computed -= set(late_merge.outdated(lakehouse, table))
+    computed -= set(state.outdated)
     keys = Range(start, ahead).partitions(table.partition_by) if start < ahead else ()
     return joined(partition_range(key, table.partition_by) for key in keys if key not in computed)
 

@@ -9,17 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from batch_jobs.planning import Backfill, batch_runs, reading, replaceable, unfinished
+from batch_jobs.planning import Backfill, reading, replaceable, unfinished
 from batch_jobs.planning import plan as plan
-from lakehouse.batch import compute, late_merge, reference_tables
-from lakehouse.batch.late_merge import Dirt
+from lakehouse.batch import batch_state, compute, late_merge, reference_tables
+from lakehouse.batch.batch_state import Dirt
+from lakehouse.batch.publish import Publication
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import BEGINNING, OPEN_END, Range, partition_range
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover
@@ -42,15 +42,14 @@ def run(
     """
     table = session.catalog.table(planned.table)
     with publishing(session.settings, table):
-        # again, under the lock: an input may have been erased, or a table put back, since the plan
-        compute.check_range(session, table, planned.span, whole_partitions=True)
+        # again, under the lock: since the plan another process may have made a run, erased an input, or put a table back
+        state = batch_state.checked(session, table, planned.span)
         replaceable(session, table, planned.partitions)
         creation.create(session, table)  # refuses other columns than those on disk
         if not planned.run:
-            yield compute.backfill(session, table, planned.span, ask)
+            yield from compute.published(session, table, Publication([planned.span]), ask)
         else:
-            # read again under the lock: another process may have made a run since the plan
-            number, done = unfinished(session, table, planned.span, batch_runs(session, table))
+            number, done = unfinished(session, state, planned.span)
             units = [
                 partition_range(p, table.partition_by) for p in planned.partitions if p not in done
             ]
@@ -85,7 +84,8 @@ def pending(lakehouse: Lakehouse, planned: Backfill) -> dict[str, list[str]]:
     table, by_table = lakehouse.catalog.table(planned.table), {}
     for other, span in reading(lakehouse, table, planned.span):
         reached = set(span.partitions(other.partition_by))
-        by_table[other.name] = [p for p in late_merge.outdated(lakehouse, other) if p in reached]
+        outdated = batch_state.read(lakehouse, other).outdated
+        by_table[other.name] = [p for p in outdated if p in reached]
     return {name: partitions for name, partitions in by_table.items() if partitions}
 
 
@@ -94,17 +94,16 @@ def followed(
 ) -> Iterator[Commit]:
     """Makes the closed part of `span` show what was rewritten in the table's inputs. Open partitions wait."""
     with publishing(session.settings, table):
-        end = min(span.end, frontier(session.settings, table) or BEGINNING)
-        units = (
-            partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
-        )
+        state = batch_state.read(session, table)
+        end = min(span.end, state.ahead)
+        units = (partition_range(p, table.partition_by) for p in state.outdated)
         closed = [u for u in units if span.start <= u.start and u.end <= end]
         if closed:
             creation.create(session, table)
         # a session may continue into any later partition: all partitions up to there in one
         if table.window and table.window.kind == "session":
             dirt = [Dirt(p, True) for unit in closed for p in unit.partitions(table.partition_by)]
-            for sessions in late_merge.session_spans(session, table, dirt):
+            for sessions in late_merge.session_spans(session, state, dirt):
                 yield compute.backfill(session, table, sessions)
         else:
             yield from _published(session, table, closed, at_once)
@@ -122,7 +121,7 @@ def _published(
     for chunk in _chunks(units, at_once):
         _give_way(session)
         left -= len(chunk)
-        yield from compute.published(session, table, chunk, ask, run=run, left=left)
+        yield from compute.published(session, table, Publication(chunk, run, left), ask)
 
 
 def _chunks(units: Sequence[Range], most: int) -> Iterator[list[Range]]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from batch_jobs import other_code, side
 from batch_jobs.side import Side, pairing
-from lakehouse.batch import compute
+from lakehouse.batch import batch_state
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
@@ -56,7 +56,7 @@ def run(lakehouse: Lakehouse, table_name: str, span: Range, code: str) -> Diff:
     Nothing in the lakehouse is written. Raises UnknownTable, RangeError, DeclarationError, JobError.
     """
     table = lakehouse.catalog.table(table_name)
-    compute.check_range(lakehouse, table, span, whole_partitions=False)
+    batch_state.check_range(table, span, batch_state.closed_until(lakehouse, table))
     with tempfile.TemporaryDirectory(prefix="lakehouse-diff-") as folder:
         place = Path(folder)
         # before this process has a JVM as well

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from batch_jobs import repair
 from batch_jobs.repair import Repaired
-from lakehouse.batch import compute
+from lakehouse.batch import batch_state
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError, SettingsError
 from lakehouse.ranges import Range
@@ -105,7 +105,7 @@ def exit_code(outcomes: Iterable[Outcome], known: Sequence[Known]) -> int:
 
 def _is_due(lakehouse: Lakehouse, table: Table) -> bool:
     if coverage.without_frontier(lakehouse.settings, table):
-        compute.closed_until(lakehouse, table)  # raises, with the remedy
+        batch_state.closed_until(lakehouse, table)  # raises, with the remedy
     return bool(coverage.chosen(lakehouse, table).spans)
 
 

@@ -1,11 +1,12 @@
 """The plan of a backfill, from Delta's statistics and the commit logs: without a session, and without a change."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakehouse import ranges
-from lakehouse.batch import compute, late_merge
+from lakehouse.batch import batch_state, compute
+from lakehouse.batch.batch_state import BatchState
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.lookups import Ask
@@ -16,7 +17,6 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import holder
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
-from lakehouse.storage.log.commits import Commit
 from lakehouse.transform import ranges_of
 
 _RUNS = 100  # the latest runs, from which the time of the next is estimated
@@ -90,20 +90,19 @@ def plan(
             )
         return None
     span = Range(start, end)
-    ahead = compute.check_range(lakehouse, table, span, whole_partitions=True)
+    state = batch_state.checked(lakehouse, table, span)
     timed = catalog.timed_inputs(table)
     context = ranges_of.context(span, table)
     partitions = tuple(span.partitions(table.partition_by))
     inputs, stored = replaceable(lakehouse, table, partitions)
     files = [f for each in timed for f in inputs[each.name] if lakehouse.may_hold(each, f, context)]
     rows = sum(f["num_records"] or 0 for f in files)
-    runs = batch_runs(lakehouse, table)
-    run, done = (0, set()) if whole else unfinished(lakehouse, table, span, runs)
+    run, done = (0, set()) if whole else unfinished(lakehouse, state, span)
     return Backfill(
         table=table.name,
         start=span.start,
         end=span.end,
-        frontier=ahead,
+        frontier=state.ahead,
         partitions=partitions,
         run=run,
         done=tuple(sorted(done)),
@@ -119,8 +118,8 @@ def plan(
             Downstream(t.name, s.start, s.end, len(list(s.partitions(t.partition_by))))
             for t, s in reading(lakehouse, table, span)
         ),
-        conflicts=tuple(_conflicts(lakehouse, table, partitions, context)),
-        estimated_seconds=_estimated(table, runs, len(partitions) - len(done)),
+        conflicts=tuple(_conflicts(lakehouse, state, partitions, context)),
+        estimated_seconds=_estimated(state, len(partitions) - len(done)),
     )
 
 
@@ -141,14 +140,7 @@ def reading(lakehouse: Lakehouse, table: Table, span: Range) -> list[tuple[Table
     return list(reached.values())[1:]
 
 
-def batch_runs(lakehouse: Lakehouse, table: Table) -> list[Commit]:
-    """Returns the commits of the table's batch runs, the newest first."""
-    return [c for c in lakehouse.commit_log(table).rewriting() if c.role == "batch"]
-
-
-def unfinished(
-    lakehouse: Lakehouse, table: Table, span: Range, runs: Sequence[Commit]
-) -> tuple[int, set[str]]:
+def unfinished(lakehouse: Lakehouse, state: BatchState, span: Range) -> tuple[int, set[str]]:
     """Returns the number of the run over `span` that was cut short, and the partitions it has done.
 
     If there is none, returns the next number and no partitions.
@@ -157,7 +149,7 @@ def unfinished(
     since. Newer versions of the input alone do not count: behind the frontier the stream adds only
     late rows to it.
     """
-    lines = [c for c in runs if c.run]
+    table, lines = state.table, [c for c in state.runs if c.run]
     if not lines:
         return 1, set()
     last = lines[0]
@@ -168,12 +160,8 @@ def unfinished(
     if not last.left or not is_this_range or len(by_partition) + last.left != whole:
         return last.run + 1, set()
     now = (table.code_version, compute.pinned(lakehouse, table))
-    dirty = {d.partition for d in late_merge.dirty(lakehouse, table)}
-    dirty |= set(late_merge.outdated(lakehouse, table))
-    clean = {p: c for p, c in by_partition.items() if p not in dirty}
-    return last.run, {
-        p for p, c in clean.items() if (c.code_version, c.inputs["references"]) == now
-    }
+    done = {p for p, c in by_partition.items() if (c.code_version, c.inputs["references"]) == now}
+    return last.run, done - state.waiting
 
 
 def replaceable(
@@ -222,21 +210,19 @@ def _placed_by(catalog: Catalog, table: Table) -> tuple[str, timedelta]:
 
 
 def _conflicts(
-    lakehouse: Lakehouse, table: Table, partitions: Collection[str], context: Range
+    lakehouse: Lakehouse, state: BatchState, partitions: Collection[str], context: Range
 ) -> list[str]:
-    conflicts = []
+    table, conflicts = state.table, []
     if pid := holder(lakehouse.settings, table):
         conflicts.append(
             f"pid {pid} is rewriting {table.name}: a backfill is refused until that process has ended"
         )
-    dirty = [d.partition for d in late_merge.dirty(lakehouse, table)]
-    if waiting := [key for key in dirty if key in partitions]:
+    if waiting := [d.partition for d in state.dirty if d.partition in partitions]:
         conflicts.append(f"late rows wait in {brief(waiting)}: this run merges them, too")
     for each in lakehouse.catalog.timed_inputs(table):
         if each.kind.reads_sources:
             continue
-        dirty = [d.partition for d in late_merge.dirty(lakehouse, each)]
-        stale = [*late_merge.outdated(lakehouse, each), *dirty]
+        stale = batch_state.read(lakehouse, each).waiting
         spans = {p: partition_range(p, each.partition_by) for p in stale}
         if waiting := sorted(p for p, s in spans.items() if s.overlaps(context)):
             conflicts.append(
@@ -245,7 +231,7 @@ def _conflicts(
     return conflicts
 
 
-def _estimated(table: Table, runs: Sequence[Commit], partitions: int) -> float | None:
-    lines = [c for c in runs if c.written][:_RUNS]
-    done = sum(len(list(c.span.partitions(table.partition_by))) for c in lines)
+def _estimated(state: BatchState, partitions: int) -> float | None:
+    lines = [c for c in state.runs if c.written][:_RUNS]
+    done = sum(len(list(c.span.partitions(state.table.partition_by))) for c in lines)
     return partitions * sum(c.seconds for c in lines) / done if done else None

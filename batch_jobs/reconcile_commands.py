@@ -42,10 +42,10 @@ def reconcile(table: Name, start: Start = None, end: End = None, as_json: AsJson
 
 def _check(lakehouse: "Lakehouse", table: "Table", span: "Range | None") -> None:
     """Raises RangeError for what a reconciliation refuses by the logs alone."""
-    from lakehouse.batch import compute
+    from lakehouse.batch import batch_state
 
     if not table.kind.is_upserted:
-        compute.closed_until(lakehouse, table)
+        batch_state.closed_until(lakehouse, table)
     elif span is not None:
         lakehouse.catalog.check_derived(table)  # raises: a keyed table has no ranges
 

@@ -167,7 +167,7 @@ def run(
             whole = partition_range(planned.partition, table.partition_by)
             # it is not known yet whether the input still gives the lost rows
             if planned.cause.startswith(diagnosis.LOST):
-                planning.plan(session, name, whole.start, whole.end)
+                planning.replaceable(session, table, [planned.partition])
             commit = compute.backfill(session, table, whole)
             after = reconciliation.reconcile(session, table, whole)
             repaired = Repaired(

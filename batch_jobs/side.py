@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute
+from lakehouse.batch import batch_state, compute
 from lakehouse.cli import table_status
 from lakehouse.declare.catalog import Catalog, load
 from lakehouse.declare.columns import PARTITION, REASON, WINDOW
@@ -57,7 +57,7 @@ def write(
     Raises UnknownTable, RangeError, DeclarationError.
     """
     table, catalog = session.catalog.table(name), session.catalog
-    compute.check_range(session, table, span, whole_partitions=False)
+    batch_state.check_range(table, span, batch_state.closed_until(session, table))
     validation.check(session, table)
     names = [each.name for each in catalog.timed_inputs(table)]
     read = inputs or {"tables": {}, "references": {}}

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from lakehouse.batch import late_merge
-from lakehouse.batch.late_merge import Dirt
+from lakehouse.batch import batch_state, late_merge
+from lakehouse.batch.batch_state import Dirt
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.rules import withholding
 from lakehouse.declare.table import Table
@@ -29,7 +29,9 @@ def wanted(catalog: Catalog, name: str | None) -> list[Table]:
 
 def waiting(lakehouse: Lakehouse, name: str | None = None) -> dict[str, list[Dirt]]:
     """Returns, by table, the partitions that an update would look at. Reads commit logs, without a session."""
-    by_table = {t.name: late_merge.dirty(lakehouse, t) for t in wanted(lakehouse.catalog, name)}
+    by_table = {
+        t.name: batch_state.read(lakehouse, t).dirty for t in wanted(lakehouse.catalog, name)
+    }
     return {name: dirt for name, dirt in by_table.items() if dirt}
 
 

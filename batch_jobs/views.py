@@ -11,7 +11,7 @@ from lakehouse.storage.log.commits import NOTHING
 if TYPE_CHECKING:
     from batch_jobs.diff import Diff
     from batch_jobs.planning import Backfill, Downstream
-    from lakehouse.batch.late_merge import Dirt
+    from lakehouse.batch.batch_state import Dirt
     from lakehouse.maintenance.erasure import Erasure
     from lakehouse.maintenance.replay_quarantine import Replay
     from lakehouse.maintenance.retention import Maintenance

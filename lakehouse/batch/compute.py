@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
@@ -11,17 +12,16 @@ from pyspark.sql import functions as F
 
 from lakehouse import ranges
 from lakehouse.batch import kept_states, lookups, refreshed
+from lakehouse.batch.batch_state import BatchState, check_range, closed_until
 from lakehouse.batch.kept_states import Beginning, States
-from lakehouse.batch.publish import Computed, publish
+from lakehouse.batch.publish import Computed, Publication, publish
 from lakehouse.declare.columns import ORIGIN, WINDOW
 from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
-from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range
 from lakehouse.runtime.prepared_plans import Moment
-from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit, unwritten
 from lakehouse.storage.session import Session
 from lakehouse.transform import counting, lateness, observing, plan, ranges_of
@@ -34,26 +34,6 @@ from lakehouse.transform.plan import Origin, Plan
 _ROWS, _PARTITIONS = 5_000_000, 24
 # more event time than a micro-batch of the stream brings unless it catches up
 _LONG = timedelta(minutes=5)
-
-
-def closed_until(lakehouse: Lakehouse, table: Table) -> datetime:
-    """Returns the frontier of a table with ranges; raises RangeError for other tables, and before any commit."""
-    lakehouse.catalog.check_derived(table)
-    ahead = frontier(lakehouse.settings, table)
-    if ahead is None and table.kind.is_report:
-        raise RangeError(
-            f"table={table.name}, inputs={', '.join(t.name for t in table.closes_with)}: a report needs partitions that all of "
-            "these have closed, and not all have a frontier yet; start their jobs"
-        )
-    if ahead is None and delta_log.files(lakehouse.path(table)):
-        raise RangeError(
-            f"table={table.name}, commit log={lakehouse.commit_log(table).path}: the table has rows, and its commit "
-            "log no line of the stream, so its frontier is not known; restore the commit log, or start the job of the table"
-        )
-    if ahead is None or ahead == ranges.BEGINNING:
-        nothing = "nothing is closed before the stream's first rows; start its job"
-        raise RangeError(f"table={table.name}: {nothing}")
-    return ahead
 
 
 def first(session: Session, table: Table, at: Mapping[str, int] | None = None) -> datetime | None:
@@ -80,29 +60,6 @@ def behind(session: Session, table: Table, ahead: datetime) -> Range | None:
     return Range(start, ahead) if start < ahead else None
 
 
-def check_range(
-    lakehouse: Lakehouse, table: Table, span: Range, *, whole_partitions: bool
-) -> datetime:
-    """Returns the frontier. Raises RangeError as `closed_until`, and for a `span` that may not be computed."""
-    ahead = closed_until(lakehouse, table)
-    if span.end > ahead and table.kind.is_report:
-        raise RangeError(
-            f"table={table.name}, range end={ranges.text(span.end)}: its inputs are complete up to {ranges.text(ahead)}, and a "
-            "report covers closed partitions; end the range at or before that"
-        )
-    if span.end > ahead:
-        raise RangeError(
-            f"table={table.name}, range end={ranges.text(span.end)}: it crosses the frontier {ranges.text(ahead)}; "
-            "rows ahead of the frontier belong to the stream; end the range at or before it"
-        )
-    if whole_partitions and not span.aligned(table.partition_by):
-        raise RangeError(
-            f"table={table.name}, range={span}: a range is replaced in whole {table.partition_by}s; move both ends "
-            f"to a full {table.partition_by}"
-        )
-    return ahead
-
-
 def compute(
     session: Session,
     table: Table,
@@ -123,13 +80,9 @@ def compute(
     function (`kept_states`). Lookups use recorded answers; with `ask`, rows without one are asked for
     first, and with "failed" and "all" others again. Raises LookupFailed.
     """
-    at = present(session, table) | dict(versions or {})
-    used = pinned(session, table) | dict(references or {})
+    at, used = present(session, table, versions), pinned(session, table, references)
     # a later version of a versioned table does not change what was valid behind the frontier
-    valid_versions = {
-        versioned.name: delta_writer.version(session.path(versioned))
-        for versioned in session.catalog.versioned_inputs(table)
-    }
+    valid_versions = _versions(session, session.catalog.versioned_inputs(table), {})
     others = session.references(used | valid_versions)
     covers = None if touched is None else observing.covers(touched) or [span]
 
@@ -137,31 +90,40 @@ def compute(
         return session.spanning(of, span, at[of.name], covers)
 
     context = Range(covers[0].start, covers[-1].end) if covers else None
-    step, begun = plan.plan_of(session, table), None
+    step, states_before = plan.plan_of(session, table), None
     if table.ttl:
-        begun = kept_states.batch_begins(session, table, span, at, states)
-    looked_up = partial(lookups.of_range, session, step, ask) if table.lookup else None
+        states_before = kept_states.batch_begins(session, table, span, at, states)
+    answers = partial(lookups.of_range, session, step, ask, touched) if table.lookup else None
     met = _met(session, table, span, read)
-    judged = _computed(
-        session, step, span, read, others, "batch", touched, context, begun, looked_up, met, at
-    )
+    read_inputs = _ReadInputs(read, others, met, answers, at)
+    judged = _computed(session, step, span, read_inputs, "batch", touched, context, states_before)
     inputs: dict[str, dict[str, Any]] = {"tables": at, "references": used, **refreshed.seen(met)}
-    return Computed(
-        judged, inputs | ({"versioned tables": valid_versions} if valid_versions else {}), begun
-    )
+    if valid_versions:
+        inputs["versioned tables"] = valid_versions
+    return Computed(judged, inputs, states_before)
 
 
-def present(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """Returns the present versions of the table's inputs with event time."""
-    inputs = lakehouse.catalog.timed_inputs(table)
-    return {t.name: delta_writer.version(lakehouse.path(t)) for t in inputs}
+def present(
+    lakehouse: Lakehouse, table: Table, given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Returns the versions of the table's inputs with event time: the `given` ones, the present ones of others."""
+    return _versions(lakehouse, lakehouse.catalog.timed_inputs(table), given or {})
+
+
+def _versions(
+    lakehouse: Lakehouse, inputs: Sequence[Table], given: Mapping[str, int]
+) -> dict[str, int]:
+    return {
+        t.name: given[t.name] if t.name in given else delta_writer.version(lakehouse.path(t))
+        for t in inputs
+    }
 
 
 def preview(
     session: Session, step: Plan, span: Range, references: Mapping[str, DataFrame]
 ) -> DataFrame:
     """Computes the judged rows of `span`, open or not, as the stream would write them: without late rows, whatever the policy."""
-    return _computed(session, step, span, session.spanning, references, "early")
+    return _computed(session, step, span, _ReadInputs(session.spanning, references), "early")
 
 
 def closing(
@@ -173,20 +135,21 @@ def closing(
     """
     table = step.table
     at = present(session, table) if table.ttl else {}
-    begun = kept_states.stream_begins(session, table, span, at) if at else None
+    states = kept_states.stream_begins(session, table, span, at) if at else None
 
     def read(of: Table, context: Range) -> DataFrame:
         by_stream = F.col(ORIGIN) == "stream"
         before = (
             lateness.instant_of_stored(session.catalog, of) < F.lit(span.start)
-            if begun
+            if states
             else F.lit(False)
         )
         return session.spanning(of, context, at.get(of.name)).where(by_stream | before)
 
     met = _met(session, table, span, read)
-    judged = _computed(session, step, span, read, references, "stream", begun=begun, met=met)
-    return Computed(judged, refreshed.seen(met), begun)
+    inputs = _ReadInputs(read, references, met)
+    judged = _computed(session, step, span, inputs, "stream", states=states)
+    return Computed(judged, refreshed.seen(met), states)
 
 
 def _met(
@@ -199,27 +162,31 @@ def _met(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadInputs:
+    """The inputs of one computation, and how they are read."""
+
+    rows: Callable[[Table, Range], DataFrame]  # of an input in a range, and maybe more
+    references: Mapping[str, DataFrame]
+    versions_seen: Sequence[VersionsSeen] = ()
+    answers: Callable[[DataFrame, Range], Answers] | None = None  # of a lookup, to rows of a range
+    versions: Mapping[str, int] | None = None  # None: the present ones
+
+
 def _computed(
     session: Session,
     step: Plan,
     span: Range,
-    read: Callable[[Table, Range], DataFrame],
-    references: Mapping[str, DataFrame],
+    read: _ReadInputs,
     origin: Origin,
     touched: DataFrame | None = None,
     context: Range | None = None,
-    begun: Beginning | None = None,
-    looked_up: Callable[[DataFrame, Range, DataFrame | None], Answers] | None = None,
-    met: Sequence[VersionsSeen] = (),
-    at: Mapping[str, int] | None = None,
+    states: Beginning | None = None,
 ) -> DataFrame:
-    """Computes the judged rows of `span`; `read` returns the rows of an input in a range, and maybe more.
-
-    `context` is what `touched` covers, `begun` the states of a process function, `at` the versions of the inputs.
-    """
+    """Computes the judged rows of `span`; `context` is what `touched` covers, `states` those of a process function."""
     table, (driving, *others) = step.table, session.catalog.timed_inputs(step.table)
     if table.kind.is_report:
-        return _reported(session, step, span, read, references)
+        return _reported(session, step, span, read)
     # choosing files and pages by the span pays for its own generated code where there may be many
     chosen = origin == "batch" or span.end - span.start > _LONG
 
@@ -229,24 +196,27 @@ def _computed(
         return lateness.between_passing(instant, span.start, span.end)
 
     def rows(of: Table, span: Range) -> DataFrame:
-        return read(of, span).where(within(lateness.instant_of_stored(session.catalog, of), span))
+        instant = lateness.instant_of_stored(session.catalog, of)
+        return read.rows(of, span).where(within(instant, span))
 
     def computed(context: Range) -> DataFrame:
         duplicates = table.deduplicate
         near = rows(driving, ranges.widened(context, duplicates.within)) if duplicates else None
         beside = {other.name: rows(other, context) for other in others}
         driving_rows = rows(driving, context)
-        answers = looked_up(driving_rows, context, touched) if looked_up else None
-        inputs = Inputs(driving_rows, references, beside, near, answers, met, span.end)
+        answers = read.answers(driving_rows, context) if read.answers else None
+        inputs = Inputs(
+            driving_rows, read.references, beside, near, answers, read.versions_seen, span.end
+        )
         judged = step.derived(inputs, origin, touched=touched)
         return _cut(step, judged, lambda moment: within(moment, span))
 
     context = context or ranges_of.context(span, table)
-    if begun:
-        with process_ttl.over(begun.run):
-            return computed(Range(begun.start, span.end))
+    if states:
+        with process_ttl.over(states.run):
+            return computed(Range(states.start, span.end))
     if table.window and table.window.kind == "session":
-        begins = first(session, table, at)
+        begins = first(session, table, read.versions)
         context = holding_whole_sessions(
             context,
             table.window.size,
@@ -277,13 +247,7 @@ def closing_prepared(
     return _cut(step, judged, lambda moment: lateness.between_passing(moment, start, end))
 
 
-def _reported(
-    lakehouse: Lakehouse,
-    step: Plan,
-    span: Range,
-    read: Callable[[Table, Range], DataFrame],
-    references: Mapping[str, DataFrame],
-) -> DataFrame:
+def _reported(lakehouse: Lakehouse, step: Plan, span: Range, read: _ReadInputs) -> DataFrame:
     """Computes the judged rows of a report's partitions that end in `span`, each by itself."""
     table, timed = step.table, lakehouse.catalog.timed_inputs(step.table)
 
@@ -293,8 +257,8 @@ def _reported(
             t.name: lateness.between(lateness.instant_of_stored(lakehouse.catalog, t), whole)
             for t in timed
         }
-        rows = {t.name: read(t, whole).where(within[t.name]) for t in timed}
-        return step.reference({**references, **rows}, whole)
+        rows = {t.name: read.rows(t, whole).where(within[t.name]) for t in timed}
+        return step.reference({**read.references, **rows}, whole)
 
     parts = map(computed, span.partitions(table.partition_by))
     return reduce(DataFrame.unionByName, parts).where(
@@ -326,14 +290,15 @@ def holding_whole_sessions(
     return context
 
 
-def pinned(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
-    """Returns the versions of pinned inputs that the stream read; the present ones if it has not run."""
-    last = next(lakehouse.commit_log(table).by_stream(), None)
-    read = dict(last.inputs["references"]) if last else {}
-    return {
-        t.name: read.get(t.name, delta_writer.version(lakehouse.path(t)))
-        for t in lakehouse.catalog.pinned_inputs(table)
-    }
+def pinned(
+    lakehouse: Lakehouse, table: Table, given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Returns the versions of pinned inputs: the `given` ones, else as the stream read them, else the present ones."""
+    inputs, given = lakehouse.catalog.pinned_inputs(table), given or {}
+    if any(t.name not in given for t in inputs):
+        last = next(lakehouse.commit_log(table).by_stream(), None)
+        given = {**(last.inputs["references"] if last else {}), **given}
+    return _versions(lakehouse, inputs, given)
 
 
 def backfill(session: Session, table: Table, span: Range, ask: Ask = "missing") -> Commit:
@@ -350,23 +315,28 @@ def backfill_together(
     session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing"
 ) -> list[Commit]:
     """Backfills units that follow each other without a gap, computed at once, in one Delta commit."""
-    check_range(session, table, Range(units[0].start, units[-1].end), whole_partitions=True)
-    return list(published(session, table, units, ask, together=True))
+    span = Range(units[0].start, units[-1].end)
+    check_range(table, span, closed_until(session, table), whole_partitions=True)
+    return list(published(session, table, Publication(units, together=True), ask))
 
 
 def published(
-    session: Session, table: Table, units: Sequence[Range], ask: Ask = "missing", **how: Any
+    session: Session, table: Table, publication: Publication, ask: Ask = "missing"
 ) -> Iterator[Commit]:
-    """Computes the units, which follow each other without a gap, at once, and publishes them."""
-    started, span = time.monotonic(), Range(units[0].start, units[-1].end)
+    """Computes units, which follow each other without a gap and have been checked, at once, and publishes them.
+
+    The inputs are read as they are now, not as they were for earlier units of the run: rows may have been erased since.
+    """
+    started, units = time.monotonic(), publication.units
+    span = Range(units[0].start, units[-1].end)
     computed = compute(session, table, span, states="keep", ask=ask)
     with kept_states.keeping(session, computed.begun):
-        yield from publish(session, table, computed, units, started, **how)
+        yield from publish(session, table, computed, publication, started)
 
 
 def rewrite(
     session: Session,
-    table: Table,
+    state: BatchState,
     units: Sequence[Range],
     touched: DataFrame,
     versions: Mapping[str, int],
@@ -376,7 +346,8 @@ def rewrite(
     Gaps between the units are not read. Nothing is computed if nothing is touched.
     """
     started, span = time.monotonic(), Range(units[0].start, units[-1].end)
-    check_range(session, table, span, whole_partitions=True)
+    table = state.table
+    check_range(table, span, state.ahead, whole_partitions=True)
     if touched.isEmpty():
         looked_at = {"tables": dict(versions)}
         commits = [
@@ -388,9 +359,8 @@ def rewrite(
         return commits
     computed = compute(session, table, span, versions, touched, ask="missing")
     partitions = {p for unit in units for p in unit.partitions(table.partition_by)}
-    stored = session.partitions(table, partitions, delta_writer.version(session.path(table)))
     unit = plan.plan_of(session, table).unit
+    stored = session.partitions(table, partitions)
     untouched = stored.join(F.broadcast(touched.select(unit)), unit, "left_anti")
-    return list(
-        publish(session, table, computed, units, started, untouched=untouched, together=True)
-    )
+    publication = Publication(units, together=True)
+    return list(publish(session, table, computed, publication, started, untouched))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from lakehouse.batch.batch_state import rewrites
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, PARTITION_LENGTHS, Range, floor
 from lakehouse.storage.delta import delta_log
@@ -18,7 +19,7 @@ from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.keyed import state_files
 from lakehouse.storage.keyed.state_files import Kept
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commits import NOTHING
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.transform.functions.process_ttl import Run
 
@@ -32,15 +33,6 @@ _RECENT, _OLD = timedelta(days=2), timedelta(days=62)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """Rows of an input that a batch run replaced."""
-
-    input: str
-    version: int
-    span: Range
-
-
-@dataclass(frozen=True, slots=True)
 class Beginning:
     """The states that a run begins with, and those that it is to keep."""
 
@@ -51,20 +43,10 @@ class Beginning:
     compared: Kept | None = None  # the kept states to compare with, instead of keeping some
 
 
-def rewrites(lakehouse: Lakehouse, table: Table) -> list[Rewrite]:
-    """Returns the rows that batch runs replaced in the table's inputs."""
-    return [
-        Rewrite(t.name, commit.version, commit.span)
-        for t in lakehouse.catalog.timed_inputs(table)
-        for commit in lakehouse.commit_log(t).rewriting()
-        if commit.role == "batch" and commit.version != NOTHING
-    ]
-
-
-def holds(kept: Kept, changed: list[Rewrite]) -> bool:
+def holds(kept: Kept, changed: list[Commit]) -> bool:
     """Returns True if no row before the instant of the states was changed since."""
     return all(
-        rewrite.span.start >= kept.at or rewrite.version <= kept.covers.get(rewrite.input, -1)
+        rewrite.span.start >= kept.at or rewrite.version <= kept.covers.get(rewrite.table, -1)
         for rewrite in changed
     )
 
@@ -85,7 +67,7 @@ def stream_begins(
         rows = _rows(session, table, Range(since, span.end), versions)
         keep_at = span.end if rows > max(_MANY, before.keys if before else 0) else None
     passed_over = any(
-        rewrite.version <= versions[rewrite.input] and rewrite.span.overlaps(span)
+        rewrite.version <= versions[rewrite.table] and rewrite.span.overlaps(span)
         for rewrite in changed
     )
     return _beginning(session, table, span, versions, before, None if passed_over else keep_at)
@@ -162,7 +144,7 @@ def worth_keeping(instants: list[datetime], length: timedelta) -> set[datetime]:
 
 
 def _newest(
-    lakehouse: Lakehouse, table: Table, instant: datetime, changed: list[Rewrite]
+    lakehouse: Lakehouse, table: Table, instant: datetime, changed: list[Commit]
 ) -> Kept | None:
     """Returns the last kept states that hold and are not after the instant."""
     older = (

@@ -117,9 +117,9 @@ def of_range(
     session: Session,
     step: Plan,
     ask: Ask | None,
+    touched: DataFrame | None,
     rows: DataFrame,
     context: Range,
-    touched: DataFrame | None = None,
 ) -> Answers:
     """Returns the recorded answers for rows of a range; rows without one are asked for first, unless `ask` is None.
 
@@ -183,7 +183,7 @@ def _after(recorded: DataFrame) -> datetime:
 
 def _recorded(session: Session, table: Table, context: Range) -> DataFrame:
     partitions = set(context.partitions(table.partition_by))
-    return session.partitions(table, partitions, side="answers", without_lost=True)
+    return session.readable(table, partitions, side="answers")[0]
 
 
 def _schema(lakehouse: Lakehouse, table: Table) -> pa.Schema:

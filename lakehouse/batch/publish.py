@@ -7,7 +7,7 @@ and readers of the table have nothing to follow. The line then has the version N
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, compress, groupby
@@ -23,7 +23,6 @@ from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range, partition_range
 from lakehouse.storage.delta import delta_writer
 from lakehouse.storage.delta.digest import EMPTY, Digest, digests_by
-from lakehouse.storage.disk.layout import Side
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
@@ -44,6 +43,16 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """The units of one computation, and how they are written."""
+
+    units: Sequence[Range]
+    run: int = 0  # numbers the runs of many units
+    left: int = 0  # units of that run still to come after these
+    together: bool = False  # those that differ in one Delta commit; a line each all the same
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """The computed rows, and the partitions in which the table and its quarantine hold others."""
 
@@ -55,59 +64,40 @@ class _Found:
     wanted: Mapping[str, Digest]  # of the rows of each partition that has any
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A unit's line in the commit log, before anything is written, and its partitions."""
-
-    commit: Commit
-    partitions: list[str]
-
-    def among(self, partitions: Set[str]) -> bool:
-        return not partitions.isdisjoint(self.partitions)
-
-
 def publish(
     session: Session,
     table: Table,
     computed: Computed,
-    units: Sequence[Range],
+    publication: Publication,
     started: float,
-    *,
     untouched: DataFrame | None = None,
-    run: int = 0,
-    left: int = 0,
-    together: bool = False,
 ) -> Iterator[Commit]:
     """Makes the table hold the computed rows, unit after unit, and yields the lines that it adds to the commit log.
 
-    `untouched` are rows of the table that stay beside the computed ones. `run` numbers the runs of
-    many units; each line says how many are still to come, with the `left` that are not among these.
-    The first line has the time since `started`. With `together`, the units that differ are replaced
-    in one Delta commit; each unit still has its own line.
+    `untouched` are rows of the table that stay beside the computed ones. The first line has the time since `started`.
     """
     session.commit_log(table).read_on()  # what a crash kept from it
     judged = computed.judged.persist()
     try:
+        units = publication.units
         keys = {unit: list(unit.partitions(table.partition_by)) for unit in units}
-        comparison = _found(
-            session, table, replace(computed, judged=judged), list(chain(*keys.values())), untouched
-        )
-        lines: list[_Line] = []
+        comparison = _found(session, table, judged, [*chain(*keys.values())], untouched)
+        lines: list[Commit] = []
         for position, (unit, partitions) in enumerate(keys.items(), 1):
             counts = sum((comparison.counts.get(p, Counter()) for p in partitions), Counter())
-            commit = unwritten(
+            line = unwritten(
                 table,
                 "batch",
                 start=unit.start,
                 end=unit.end,
-                run=run,
-                left=left + len(units) - position,
+                run=publication.run,
+                left=publication.left + len(units) - position,
                 quarantined=counts["bad"],
                 written=counts["good"],
                 inputs=computed.inputs,
             )
-            lines.append(_Line(commit, partitions))
-        for lot in [lines] if together else [[line] for line in lines]:
+            lines.append(line)
+        for lot in [lines] if publication.together else [[line] for line in lines]:
             yield from _committed(session, table, comparison, lot, started)
             started = time.monotonic()
     finally:
@@ -115,18 +105,23 @@ def publish(
 
 
 def _committed(
-    lakehouse: Lakehouse, table: Table, comparison: _Found, lot: Sequence[_Line], started: float
+    lakehouse: Lakehouse, table: Table, comparison: _Found, lot: Sequence[Commit], started: float
 ) -> Iterator[Commit]:
     """Replaces the units that differ, in one Delta commit, and appends the lines of all."""
     path, commit_log = lakehouse.path(table), lakehouse.commit_log(table)
-    span = Range(lot[0].commit.span.start, lot[-1].commit.span.end)
+    span = Range(lot[0].span.start, lot[-1].span.end)
+    keys = [list(line.span.partitions(table.partition_by)) for line in lot]
+    differing, to_quarantine = (
+        [not chosen.isdisjoint(partitions) for partitions in keys]
+        for chosen in (comparison.differ, comparison.aside)
+    )
     metadata = {
         "run": uuid.uuid4().hex,
         "code_version": table.code_version,
         "range": str(span),
-        "inputs": lot[0].commit.inputs,
+        "inputs": lot[0].inputs,
     }
-    if aside := [p for line in lot if line.among(comparison.aside) for p in line.partitions]:
+    if aside := [*chain(*compress(keys, to_quarantine))]:
         delta_writer.replace(
             comparison.bad.where(F.col(PARTITION).isin(aside)),
             lakehouse.path(table, "quarantine"),
@@ -134,25 +129,20 @@ def _committed(
             metadata,
         )
     # before anything is written: a function that fails leaves the table as it was
-    files = (
-        _drawn(table, comparison.rows, [p for line in lot for p in line.partitions])
-        if table.kind.is_report
-        else {}
-    )
+    files = _drawn(table, comparison.rows, chain(*keys)) if table.kind.is_report else {}
     written_version = NOTHING
-    differing = [line.among(comparison.differ) for line in lot]
     commits: list[Commit] = []
 
     def noted() -> dict[str, Any]:
         took, now = time.monotonic() - started, datetime.now(UTC)
         commits.extend(
-            replace(line.commit, at=now + n * _MOMENT, seconds=0.0 if n else took)
+            replace(line, at=now + n * _MOMENT, seconds=0.0 if n else took)
             for n, line in enumerate(lot)
         )
         return recorded(compress(commits, differing), metadata)
 
     if any(differing):
-        partitions = [p for line in compress(lot, differing) for p in line.partitions]
+        partitions = [*chain(*compress(keys, differing))]
         written_version = delta_writer.replace(
             comparison.rows.where(F.col(PARTITION).isin(partitions)), path, partitions, noted
         )
@@ -170,23 +160,23 @@ def _committed(
     for written, together in groupby(made, lambda commit: commit.version != NOTHING):
         commit_log.append(*together, recorded=written)
     if table.lookup:
-        for line in lot:
-            lookup_answers.note_shown(lakehouse.settings, table, line.partitions)
+        for partitions in keys:
+            lookup_answers.note_shown(lakehouse.settings, table, partitions)
     yield from made
 
 
 def _found(
     session: Session,
     table: Table,
-    computed: Computed,
+    judged: DataFrame,
     partitions: list[str],
     untouched: DataFrame | None,
 ) -> _Found:
-    judged = computed.judged
     rows, bad = judged_rows.good(judged), judged_rows.bad(judged)
     outcome = F.struct(PARTITION, F.col(REASON).isNull().alias("good"))
     all_good = F.struct(PARTITION, F.lit(True).alias("good"))
-    stored = [_stored(session, table, "", partitions)]
+    in_table, lost = session.readable(table, partitions)
+    stored = [in_table]
     if untouched is not None:
         rows, stored = rows.unionByName(untouched), [*stored, untouched]
     outcomes, *others = digests_by((judged, outcome), *((each, all_good) for each in stored))
@@ -201,36 +191,29 @@ def _found(
     )
     for partition, each in chain(*(of.items() for of in kept)):
         expected[partition] = expected.get(partition, EMPTY) + each
-    aside = frozenset(session.lost(table, partitions, side="quarantine"))
+    aside: frozenset[str] = frozenset()
     # two passes over bad rows are made only if there are rows to quarantine or to remove
     if any(each["bad"] for each in counts.values()) or delta_writer.holds(
         session.path(table, "quarantine"), partitions
     ):
-        quarantined_rows = _stored(session, table, "quarantine", partitions)
+        quarantined_rows, gone = session.readable(table, partitions, side="quarantine")
         made_bad, stored_bad = digests_by(
             (bad, F.col(PARTITION)), (quarantined_rows, F.col(PARTITION))
         )
-        aside |= _differing(made_bad, stored_bad, partitions)
-    differ = _differing(expected, present, partitions) | frozenset(session.lost(table, partitions))
+        aside = _differing(made_bad, stored_bad, partitions, gone)
+    differ = _differing(expected, present, partitions, lost)
     return _Found(rows, bad, counts, differ, aside, expected)
 
 
-def _stored(session: Session, table: Table, side: Side, partitions: list[str]) -> DataFrame:
-    """Returns the table's readable rows of the partitions. A partition with a lost file is replaced in any case."""
-    return session.partitions(
-        table,
-        set(partitions),
-        delta_writer.version(session.path(table, side)),
-        side,
-        without_lost=True,
-    )
-
-
 def _differing(
-    wanted: Mapping[str, Digest], present: Mapping[str, Digest], partitions: list[str]
+    wanted: Mapping[str, Digest],
+    present: Mapping[str, Digest],
+    partitions: list[str],
+    lost: Iterable[Mapping],
 ) -> frozenset[str]:
-    """Returns the partitions whose rows differ from those wanted."""
-    return frozenset(p for p in partitions if wanted.get(p) != present.get(p))
+    """Returns the partitions whose rows differ from those wanted, or of which a file is lost."""
+    differing = {p for p in partitions if wanted.get(p) != present.get(p)}
+    return frozenset(differing | {file[f"partition.{PARTITION}"] for file in lost})
 
 
 def _drawn(table: Table, rows: DataFrame, partitions: Iterable[str]) -> dict[str, bytes | None]:

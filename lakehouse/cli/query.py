@@ -153,7 +153,7 @@ def select_in_spark(
     from pyspark.errors import AnalysisException, PySparkException
     from pyspark.logger import PySparkLogger
 
-    from lakehouse.batch import late_view
+    from lakehouse.batch import late_merge
     from lakehouse.cli import query_rules
 
     sql, catalog = _select(sql), session.catalog
@@ -182,7 +182,7 @@ def select_in_spark(
             )
         for name in late:
             table = catalog.table(name.removesuffix("__late"))
-            late_view.late_rows(session, table).createOrReplaceTempView(name)
+            late_merge.late_rows(session, table).createOrReplaceTempView(name)
         # WITH .. INSERT would run at once; a subquery cannot contain it
         session.spark.sql(f"SELECT 1 FROM (\n{sql}\n)")
         rows = session.spark.sql(sql)

@@ -7,12 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
-from lakehouse.batch import compute, late_merge
+from lakehouse.batch import batch_state, compute
 from lakehouse.declare.columns import WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import (
-    BEGINNING,
     OPEN_END,
     PARTITION_LENGTHS,
     Range,
@@ -24,7 +23,6 @@ from lakehouse.ranges import (
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import unwritten
 from lakehouse.storage.session import Session
 from lakehouse.transform import observing, ranges_of
@@ -66,10 +64,9 @@ def spans(
     for table in derived(session, ingest):
         inputs = session.catalog.timed_inputs(table)
         _check_event_time(session, inputs[0], table)
-        ahead = frontier(session.settings, table) or BEGINNING
-        waiting = (
-            partition_range(p, table.partition_by) for p in late_merge.outdated(session, table)
-        )
+        state = batch_state.read(session, table)
+        ahead = state.ahead
+        waiting = (partition_range(p, table.partition_by) for p in state.outdated)
         changed = [span for each in inputs for span in by_table.get(each.name, ())]
         closed = floor(ahead, PARTITION_LENGTHS[table.partition_by])
         reached = [ranges_of.reached(table, span, closed) for span in changed]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import ranges
-from lakehouse.batch import compute, kept_states, late_merge, lookups
+from lakehouse.batch import batch_state, compute, kept_states, late_merge, lookups
 from lakehouse.declare.columns import ARRIVAL, ORIGIN, PARTITION, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
@@ -82,7 +82,7 @@ def _reconciled(session: Session, table: Table, span: Range | None) -> list[Cert
     started = time.monotonic()
     if table.kind.is_upserted:
         return [keyed_tables.reconciled(session, table, span, started)]
-    ahead = compute.closed_until(session, table)
+    ahead = batch_state.closed_until(session, table)
     if table.kind.is_report and not session.exists(table):
         raise RangeError(
             f"table={table.name}: nothing of this report is computed yet, so nothing to compare; Dagster computes what closes, "
@@ -217,11 +217,10 @@ def _computed(
     computed = compute.compute(session, table, span, references=references, states="compare")
     instant = lateness.instant_of_stored(session.catalog, table)
     partitions = set(span.partitions(table.partition_by))
-    missing = session.lost(table, partitions, blank.version)
-    lost = {key: files[0]["path"] for key, files in missing.items()}
+    stored, missing = session.readable(table, partitions, blank.version)
+    lost = {file[f"partition.{PARTITION}"]: file["path"] for file in missing}
     if lost:
         session.check_reachable(table, blank.version)
-    stored = session.partitions(table, partitions, blank.version, without_lost=True)
     actual = stored.where(lateness.between(instant, span))
     expected = judged_rows.good(computed.judged)
     if table.kind.is_row_by_row:
@@ -307,11 +306,12 @@ def _pending(
     """Returns the differences that wait for a batch run, each with a text of that run, and then the other differences."""
     if not differing:
         return {}, {}
+    state = batch_state.read(session, table)
     if table.late != "update":
         inputs = " or ".join(each.name for each in session.catalog.timed_inputs(table))
         again = ", or its lookup asked again," if table.lookup else ""
         follow = f"{inputs} was rewritten{again} since; backfill this range to follow"
-        why = dict.fromkeys(late_merge.outdated(session, table), follow)
+        why = dict.fromkeys(state.outdated, follow)
         if table.kind.is_report:
             done = report_files.computed(session.settings, table)
             why |= {key: diagnosis.NOT_COMPUTED for key in differing if key not in done}
@@ -319,9 +319,8 @@ def _pending(
         return waiting, {
             key: difference for key, difference in differing.items() if key not in waiting
         }
-    dirty = late_merge.dirty(session, table)
-    wholes = [partition_range(d.partition, table.partition_by) for d in dirty]
-    dirt = [d for d, whole in zip(dirty, wholes, strict=True) if whole.overlaps(sides.span)]
+    wholes = [partition_range(d.partition, table.partition_by) for d in state.dirty]
+    dirt = [d for d, whole in zip(state.dirty, wholes, strict=True) if whole.overlaps(sides.span)]
     detail = f"late rows wait in {', '.join(d.partition for d in dirt) or 'the input'}; `lakehouse update {table.name}`"
     detail += " rewrites a partition once it has closed" if any(not d.closed for d in dirt) else ""
     settled = late_merge.settled(session, table, sides.span, dirt)

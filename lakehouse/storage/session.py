@@ -57,50 +57,40 @@ class Session(Lakehouse):
         return self._of_files(table, needed, version)
 
     def partitions(
-        self,
-        table: Table,
-        keys: Collection[str],
-        version: int | None = None,
-        side: Side = "",
-        *,
-        without_lost: bool = False,
+        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
     ) -> DataFrame:
-        """Returns the rows of some partitions alone, as `read` does.
+        """Returns the rows of some partitions alone, as `read` does."""
+        return self._of_files(table, _lies_in(keys), version, side)
 
-        `without_lost`: files that are not on disk are left out (`lost` names them).
-        """
-        return self._of_files(
-            table, lambda file: file[f"partition.{PARTITION}"] in keys, version, side, without_lost
-        )
+    def readable(
+        self, table: Table, keys: Collection[str], version: int | None = None, side: Side = ""
+    ) -> tuple[DataFrame, list[dict]]:
+        """Returns the same from the files that are on disk, and the files, as the log names them, that are not."""
+        return self._of_files_on_disk(table, _lies_in(keys), version, side)
 
     def _of_files(
-        self,
-        table: Table,
-        needed: Callable[[dict], bool],
-        version: int | None = None,
-        side: Side = "",
-        without_lost: bool = False,
+        self, table: Table, needed: Callable[[dict], bool], version: int | None, side: Side = ""
     ) -> DataFrame:
-        """Returns the rows of the files that are needed, read without Delta.
+        """Returns the rows of the files that are needed. Raises CommitError for a file that is not on disk."""
+        rows, lost = self._of_files_on_disk(table, needed, version, side)
+        if lost:
+            raise gone(self.catalog, table, self.path(table, side), lost)
+        return rows
 
-        Delta takes most of a second to read a table that has just changed.
+    def _of_files_on_disk(
+        self, table: Table, needed: Callable[[dict], bool], version: int | None, side: Side
+    ) -> tuple[DataFrame, list[dict]]:
+        """Returns the rows of the needed files on disk, and the needed files that are not there.
 
-        Raises CommitError for a file that is not on disk, unless `without_lost` leaves it out.
+        They are read without Delta, which takes most of a second to read a table that has just changed.
         """
         path = self.path(table, side)
         stored = delta_log.open_table(path, version)
         present = delta_log.records(stored.get_add_actions(flatten=True))
         files = [file for file in present if needed(file)]
-        if lost := delta_log.lost(path, files):
-            if not without_lost:
-                raise gone(self.catalog, table, path, lost)
-            absent = {file["path"] for file in lost}
-            files = [file for file in files if file["path"] not in absent]
-        return self._read(
-            path,
-            [delta_log.data_file(path, file) for file in files],
-            delta_log.schema_of(stored),
-        )
+        lost = delta_log.lost(path, files)
+        on_disk = [delta_log.data_file(path, file) for file in files if file not in lost]
+        return self._read(path, on_disk, delta_log.schema_of(stored)), lost
 
     def rows_of(self, table: Table, files: Sequence[Path], schema: StructType) -> DataFrame:
         """Returns the rows of these files of a table. Raises CommitError for one that is not on disk."""
@@ -169,6 +159,10 @@ class Session(Lakehouse):
             else self._of_files(table, lambda file: True, version)
             for table, version in tables.items()
         }
+
+
+def _lies_in(keys: Collection[str]) -> Callable[[dict], bool]:
+    return lambda file: file[f"partition.{PARTITION}"] in keys
 
 
 def nullable(schema: StructType) -> StructType:

@@ -62,11 +62,11 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     stored = table_creation.create(
         path, declared, partitioned, _searched(session, table), properties
     )
-    standing = checkpoints.standing(session.settings, table)
+    # a batch run leaves the stream of a table with ranges where it is
+    standing = checkpoints.standing(session.settings, table) if grows or upserted else None
+    note = table_state.noted(session.settings, table) if grows else None
     # any declaration is right before the stream has read a row
-    begins = grows and not table_state.binds(
-        session, table, table_state.noted(session.settings, table), standing
-    )
+    begins = grows and not (standing and table_state.binds(session, table, note, standing))
     # with rows, only the note of its declaration may be lost
     fresh = begins and not delta_log.files(path)
     if fresh:
@@ -74,7 +74,7 @@ def create(session: Session, table: Table, *, grows: bool = False) -> None:
     if upserted and grows and table_creation.is_found_otherwise(stored, keys):
         standing = _renewed(session, table, keys)
     # otherwise it gets the declared columns and keys with its first rows
-    stays = not (upserted and standing.begins_whole)
+    stays = not (upserted and standing and standing.begins_whole)
     if upserted and stays:
         stored = table_creation.prepare_keyed(stored, keys)
     if partitioned:

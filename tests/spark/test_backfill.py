@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from batch_jobs import backfill, commands
 from lakehouse import ingest_table, kafka, row_table, session, window_table
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError, RangeError
@@ -81,7 +81,7 @@ def remove(session: Session, name: str, predicate: str | None = None) -> None:
 
 
 def outdated(session: Session, name: str) -> list[str]:
-    return [p[-2:] for p in late_merge.outdated(session, session.catalog.table(name))]
+    return [p[-2:] for p in batch_state.read(session, session.catalog.table(name)).outdated]
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_whatever_happens_in_whatever_order_all_is_equal_in_the_end(player, say,
 
 
 def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(stage_of):
-    from lakehouse.batch import late_view
+    from lakehouse.batch import late_merge
 
     stage = stage_of(sensors)
     stage.feed("sensor_readings", [reading(Event(0, 1, 0, 70)), reading(Event(100, 1, 0, 70))])
@@ -143,7 +143,7 @@ def test_a_late_row_is_out_of_the_window_in_both_runs_and_in_the_late_view(stage
         r.window.start.astimezone(UTC): r.readings for r in stage.rows("sensor_averages").collect()
     }
     assert averages[START] == 1 and certificate.rows_in_table == len(averages)
-    late = late_view.late_rows(
+    late = late_merge.late_rows(
         stage.session, stage.session.catalog.table("sensor_averages")
     ).collect()
     assert [(r.event_time.astimezone(UTC) - START).total_seconds() for r in late] == [2.0]

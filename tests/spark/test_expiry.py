@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from lakehouse.batch.late_view import late_rows
+from lakehouse.batch.late_merge import late_rows
 from lakehouse.maintenance import erasure
 from lakehouse.storage.delta import version_rows
 from lakehouse.stream.strategy import strategy

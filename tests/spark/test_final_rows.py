@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.batch.late_view import late_rows
+from lakehouse.batch.late_merge import late_rows
 from lakehouse.storage.delta import delta_log
 from lakehouse.stream import queries
 from lakehouse.stream.strategy import strategy

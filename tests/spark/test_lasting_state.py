@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse.batch import kept_states, late_merge
+from lakehouse.batch import batch_state, kept_states
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.keyed import state_files
@@ -118,7 +118,7 @@ def test_each_range_begins_with_kept_states_and_is_what_all_of_history_gives(spa
         stage.advance("visits", visit(end, "end"))
     stage.run("shown", "outcomes")
     assert given(stage) == sorted(expected([*rows, *more]), key=repr)
-    waiting = late_merge.outdated(stage.session, table)
+    waiting = batch_state.read(stage.session, table).outdated
     assert waiting == [f"2026-01-01-{n:02}" for n in range(11)], "what it wrote before, no more"
 
     # rows without a tag, and those of one, have tables of their own

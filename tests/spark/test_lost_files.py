@@ -23,7 +23,7 @@ from lakehouse import (
     versioned_table,
     window_table,
 )
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.errors import CommitError, RangeError
 from lakehouse.reconcile import coverage, reconciliation
@@ -282,7 +282,7 @@ def test_a_file_that_was_replaced_before_a_reader_came_to_it_is_passed_over(stag
         in capsys.readouterr().err
     )
     table = stage.session.catalog.table("large_clicks")
-    assert late_merge.outdated(stage.session, table) == [HOURS[1]]
+    assert batch_state.read(stage.session, table).outdated == [HOURS[1]]
     stage.update("large_clicks")
     assert_stream_equals_batch(stage, "large_clicks")
     assert stage.rows("large_clicks").count() == stage.rows("valid_clicks").count()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from assets import reconciling
 from assets import sensors as dagster_sensors
 from batch_jobs import backfill as handover_job
-from lakehouse.batch import compute
+from lakehouse.batch import batch_state, compute
 from lakehouse.cli import main, table_status
 from lakehouse.declare.catalog import load
 from lakehouse.errors import JobError, RangeError
@@ -255,4 +255,4 @@ def test_a_table_with_rows_and_without_a_commit_log_is_not_called_reconciled_nor
     empty(CommitLog(session.settings, averages))
     assert f"{AVERAGES} have rows and no frontier" in skipped()
     with pytest.raises(RangeError, match=f"commit log={commit_log}: the table has rows"):
-        compute.closed_until(session, averages)
+        batch_state.closed_until(session, averages)

@@ -23,7 +23,7 @@ from lakehouse import (
     versioned_table,
     window_table,
 )
-from lakehouse.batch import late_merge, late_view
+from lakehouse.batch import batch_state, late_merge
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.maintenance import erasure
@@ -225,7 +225,7 @@ def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     table = stage.session.catalog.table("in_updated_windows")
     counted = list(stage.session.commit_log(table).by_stream())
     assert sum(c.late for c in counted) == 3, "and one sale is on time"
-    late = late_view.late_rows(stage.session, table).select("ad", "at", "sold", "window.start")
+    late = late_merge.late_rows(stage.session, table).select("ad", "at", "sold", "window.start")
     assert sorted((r.at is None, r.sold is None, r.start.second) for r in late.collect()) == [
         (False, True, 10), (False, True, 10), (True, False, 0),
     ]  # fmt: skip
@@ -235,7 +235,7 @@ def test_late_rows_of_each_input_are_counted_shown_and_merged(stage):
     assert rows(stage, "in_windows", "ad", "shown", "turnover")[0] == (1, 1, 10)
     for name in ("in_windows", "in_updated_windows"):
         assert_stream_equals_batch(stage, name)
-    assert not late_merge.dirty(stage.session, table)
+    assert not batch_state.read(stage.session, table).dirty
 
 
 @pytest.mark.slow

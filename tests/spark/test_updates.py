@@ -23,7 +23,7 @@ from lakehouse import (
     tumbling,
     window_table,
 )
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.reconcile import reconciliation
 from lakehouse.storage.delta import delta_writer
@@ -86,7 +86,8 @@ def dirty(stage: Stage, name: str) -> dict[str, bool]:
     """Partition -> whether it has closed, of what an update would look at."""
     session = stage.session
     return {
-        d.partition[-2:]: d.closed for d in late_merge.dirty(session, session.catalog.table(name))
+        d.partition[-2:]: d.closed
+        for d in batch_state.read(session, session.catalog.table(name)).dirty
     }
 
 

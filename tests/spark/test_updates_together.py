@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from assets import schedules
 from batch_jobs import commands
 from lakehouse import expect, ingest_table, kafka, row_table, tumbling, window_table
-from lakehouse.batch import late_merge, publish
+from lakehouse.batch import batch_state, publish
 from lakehouse.declare.columns import ORIGIN
 from lakehouse.storage.delta import delta_writer
 from lakehouse.testing import Stage, assert_stream_equals_batch
@@ -189,7 +189,7 @@ def test_a_crash_between_the_commit_and_its_lines_loses_none_of_them(stage, monk
     assert hours.count(START) == 2 and len(hours) == HOURS - 6 + 1, (
         "each line once, and the hour that was updated again"
     )
-    assert late_merge.dirty(stage.session, table) == []
+    assert batch_state.read(stage.session, table).dirty == []
     assert_stream_equals_batch(stage, "sums")
 
 

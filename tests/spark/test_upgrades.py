@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from batch_jobs import upgrade
 from lakehouse import file_folder, row_table, tumbling
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.declare.catalog import Catalog
 from lakehouse.errors import DeclarationError, JobError
 from lakehouse.ranges import Range, text
@@ -296,7 +296,9 @@ def test_a_promotion_is_one_version_survives_kills_and_is_taken_back(stage_of, t
     minutes(stage, 191, 250)
     stage.run("counted", "loud")
     assert lines_of(stage, "counted") == above(stage, 5)
-    assert late_merge.outdated(Lakehouse(settings, new), loud), "it follows, as after a batch run"
+    assert batch_state.read(Lakehouse(settings, new), loud).outdated, (
+        "it follows, as after a batch run"
+    )
     stage.update("loud")
     for name in ("counted", "loud"):
         assert_stream_equals_batch(stage, name)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import session, sql, window_table
-from lakehouse.batch import late_view
+from lakehouse.batch import late_merge
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
 from lakehouse.storage.log.commits import NOTHING
@@ -68,7 +68,7 @@ def test_sessions_join_what_is_at_most_the_gap_apart_and_sql_says_the_same(told)
 
 def test_a_row_late_for_its_session_is_out_of_it_and_in_the_late_view(told):
     assert held(told, "user_sessions", "late") == [(0, 10, 1), (96, 110, 2)]
-    late = late_view.late_rows(told.session, told.session.catalog.table("user_sessions")).collect()
+    late = late_merge.late_rows(told.session, told.session.catalog.table("user_sessions")).collect()
     assert [(r["user"], r["at"].astimezone(UTC)) for r in late] == [
         ("late", START + timedelta(seconds=2))
     ]

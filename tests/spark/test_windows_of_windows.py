@@ -21,7 +21,7 @@ from lakehouse import (
     tumbling,
     window_table,
 )
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.declare.catalog import catalog_of
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range
@@ -194,7 +194,7 @@ def test_late_rows_merged_before_a_window_reach_the_windows_behind_it(stage):
     assert stage.update("by_ten_seconds")
     catalog = stage.session.catalog
     for name in ("by_minute", "by_hour", "in_sql"):
-        waiting = late_merge.outdated(stage.session, catalog.table(name))
+        waiting = batch_state.read(stage.session, catalog.table(name)).outdated
         hour = Range(START, START + timedelta(hours=1))
         if name != "by_hour":  # its input has not followed yet
             assert waiting == ["2026-01-01-00"], name

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from batch_jobs import repair
 from lakehouse import ingest_table, kafka, row_table, sliding, tumbling, window_table
-from lakehouse.batch import late_merge, publish
+from lakehouse.batch import batch_state, publish
 from lakehouse.ranges import partition_range
 from lakehouse.reconcile import coverage, reconciliation
 from lakehouse.testing import COMMIT_POINTS, Stage
@@ -201,7 +201,7 @@ class Machine:
         self.stage.update("sums")
         session, compared = self.stage.session, 0
         for name in TABLES:
-            for key in late_merge.outdated(session, session.catalog.table(name)):
+            for key in batch_state.read(session, session.catalog.table(name)).outdated:
                 if (span := partition_range(key, "hour")).end <= self.stage.frontier(name):
                     self.stage.backfill(name, span)
         for name in TABLES:

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from lakehouse import row_table
-from lakehouse.batch.kept_states import Kept, Rewrite, holds, worth_keeping
+from lakehouse.batch.kept_states import Kept, holds, worth_keeping
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError
-from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.files import replace_file
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.keyed import state_files
+from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.versions import savepoints
 from lakehouse.transform.functions.process_state import (
     KeyedCoProcess,
@@ -184,8 +184,9 @@ def test_a_timer_in_the_past_is_refused():
 def test_kept_states_hold_until_a_row_before_them_is_changed():
     kept = Kept(START + HOUR, "", 0, {"rows": 7}, "", "")
 
-    def changed(version: int, start: datetime) -> list[Rewrite]:
-        return [Rewrite("rows", version, Range(start, start + HOUR))]
+    def changed(version: int, start: datetime) -> list[Commit]:
+        rewritten = {"start": start, "end": start + HOUR}
+        return [Commit("rows", "batch", 0, 0, version, START, "", **rewritten)]
 
     assert (
         holds(kept, []) and holds(kept, changed(7, START)) and holds(kept, changed(8, START + HOUR))

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.batch import late_merge
+from lakehouse.batch import batch_state
 from lakehouse.cli.query import run
 from lakehouse.maintenance import retention
 from lakehouse.settings import Settings
@@ -40,11 +40,11 @@ def test_what_late_rows_made_dirty_is_found_in_a_trimmed_commit_log(story):
         for commit in [*commits, micro_batch(len(commits))]:
             commit_log.append(commit)
         before, last = (
-            late_merge.dirty(Lakehouse(root, CATALOG), TABLE),
+            batch_state.read(Lakehouse(root, CATALOG), TABLE).dirty,
             next(commit_log.by_stream()),
         )
         commit_cache.trim(commit_log, 0, 1)
-        after = late_merge.dirty(Lakehouse(root, CATALOG), TABLE)
+        after = batch_state.read(Lakehouse(root, CATALOG), TABLE).dirty
         assert [(d.partition, d.closed) for d in after] == [(d.partition, d.closed) for d in before]
         # more of a partition may be looked at again, never less
         assert all(
