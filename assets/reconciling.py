@@ -9,7 +9,7 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals, schedule
+from assets.resources import BATCH, RECONCILIATION, LakehouseResource, job_of, refusals, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
@@ -76,9 +76,7 @@ def reconcile_ranges(
     yield dg.Output("\n".join(what for _, what in outcomes))
 
 
-@dg.job(description="Compares ranges of tables with their batch runs and records the verdicts.")
-def reconcile() -> None:
-    reconcile_ranges()
+reconcile = job_of("reconcile", reconcile_ranges)
 
 
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
@@ -130,7 +128,7 @@ def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
 def repair_table(
     config: RangeOfTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
-    """Rewrites the partitions of a table that are known to differ, and reconciles them again.
+    """Rewrites the partitions of a table that are known to differ, one by one, and reconciles each again.
 
     Without a range, as far as the setting `repair` allows.
     """
@@ -159,11 +157,7 @@ def repair_table(
     yield dg.Output(len(done))
 
 
-@dg.job(
-    description="Rewrites partitions that are known to differ, one by one, and reconciles each again."
-)
-def repair() -> None:
-    repair_table()
+repair = job_of("repair", repair_table)
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import instant, of_job
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, job_of, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
@@ -73,7 +73,8 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
     """Returns four jobs for each pipeline: start, stop, restart and rescale."""
-    return [_job(op) for pipeline in catalog.pipelines() for op in _ops(pipeline)]
+    ops = (op for pipeline in catalog.pipelines() for op in _ops(pipeline))
+    return [job_of(op.name.removesuffix("_job"), op) for op in ops]
 
 
 def _ops(pipeline: str) -> list[dg.OpDefinition]:
@@ -88,14 +89,6 @@ def _ops(pipeline: str) -> list[dg.OpDefinition]:
             pipeline, f"Starts {of} on the present settings, with the state that Spark keeps."
         ),
     ]
-
-
-def _job(op: dg.OpDefinition) -> dg.JobDefinition:
-    @dg.job(name=op.name.removesuffix("_job"), description=op.description)
-    def job() -> None:
-        op()
-
-    return job
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import BATCH, LakehouseResource, refusals, run_key
+from assets.resources import BATCH, LakehouseResource, job_of, refusals, run_key
 from assets.streams import asked_by
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -23,7 +23,10 @@ VERSIONS_AGREE = "versions_agree"
 
 @dg.op
 def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
-    """Shows what a start of the declared tables would change: `lakehouse plan`. Counts those that need a command first."""
+    """Shows what a start of the tables as they are declared now would change: `lakehouse plan`. Changes nothing.
+
+    Its output is the number of tables that need a command first.
+    """
     from lakehouse.cli import change_plan
 
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
@@ -40,11 +43,7 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
     return dg.Output(asking, metadata=metadata)
 
 
-@dg.job(
-    description="Shows what a start of the tables as they are declared now would change. Changes nothing."
-)
-def plan_changes() -> None:
-    plan()
+plan_changes = job_of("plan_changes", plan)
 
 
 class Filled(dg.Config):
@@ -81,11 +80,7 @@ def fill(
     yield dg.Output(len(differing), metadata=metadata)
 
 
-@dg.job(
-    description="Fills a changed table beside the present one, up to now, and compares both, while the streams go on."
-)
-def fill_upgrade() -> None:
-    fill()
+fill_upgrade = job_of("fill_upgrade", fill)
 
 
 def _compared(
@@ -156,13 +151,7 @@ def compare(
     yield dg.Output(differing, metadata={"tables": [table.name for table in tables]})
 
 
-@dg.job(
-    description="Brings the versions beside tables up to the present and compares both, while the streams go on."
-)
-def compare_versions() -> None:
-    compare()
-
-
+compare_versions = job_of("compare_versions", compare)
 _NONE = "no table has a version beside it; `fill_upgrade` fills one"
 
 
@@ -238,7 +227,10 @@ class Exchanged(dg.Config):
 def exchange(
     context: dg.OpExecutionContext, config: Exchanged, lakehouse: LakehouseResource
 ) -> dg.Output[str]:
-    """Has the version beside a table take its place, or takes that back, with its streaming job started again if it is to run."""
+    """Has the filled version of a table take its place, in one commit, or takes that back.
+
+    Its streaming job is ended for that, and goes on with the loaded code.
+    """
     from lakehouse.storage.disk import full_disk
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange as job
@@ -260,9 +252,4 @@ def exchange(
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})
 
 
-@dg.job(
-    description="Has the filled version of a table take its place, in one commit, or takes that back. "
-    "Its streaming job is ended for that, and goes on with the loaded code."
-)
-def exchange_versions() -> None:
-    exchange()
+exchange_versions = job_of("exchange_versions", exchange)
