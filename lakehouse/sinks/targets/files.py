@@ -163,6 +163,7 @@ class FilesSink(Sink):
 
     def columns(self, schema: "pa.Schema") -> None:
         self._schema = schema
+        self._state()["columns"] = {field.name: str(field.type) for field in schema}
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         by_partition: dict[str, list[RowChange]] = {}
@@ -180,12 +181,11 @@ class FilesSink(Sink):
             for name, left in state["left"].items()
             if now - datetime.fromisoformat(left) > _KEPT
         }
-        of_columns = {field.name: str(field.type) for field in self._schema or ()}
         manifest = {
             "table": self._table,
             "version": position.version,
             **self._folder.layout,
-            "columns": of_columns or state["columns"],
+            "columns": state["columns"],
             "files": state["files"],
             "left": {name: left for name, left in state["left"].items() if name not in expired},
             "position": json.loads(position.to_json()),
@@ -227,9 +227,6 @@ class FilesSink(Sink):
                 self._folder.set_aside(name)
         state["files"] = [entry for entry in state["files"] if entry["path"] not in faults]
 
-    def close(self) -> None:
-        self._manifest = None
-
     def _change(self, partition: str, version: int, changes: Sequence[RowChange]) -> None:
         """Adds a file of the new rows, or writes the partition again where others change."""
         state = self._state()
@@ -267,10 +264,7 @@ class FilesSink(Sink):
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
         """Returns the rows of a file by key."""
-        types = self._state()["columns"]
-        if self._schema is not None:
-            types = {field.name: str(field.type) for field in self._schema}
-        rows = decoded(self._target.format, content, types)
+        rows = decoded(self._target.format, content, self._state()["columns"])
         # columns of the key may be left out
         names = self._target.key
         return {key_of({name: row.get(name) for name in names}, names): row for row in rows}
