@@ -18,7 +18,7 @@ from lakehouse.errors import JobError, LakehouseError
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from streaming_jobs import progress
-from streaming_jobs.supervision import desired, jobs, lease, origins
+from streaming_jobs.supervision import desired, jobs, lease
 from streaming_jobs.supervision.holders import here
 from streaming_jobs.supervision.lease import Lease
 
@@ -30,7 +30,7 @@ class Process:
         self.settings, self.job, self.turn = settings, job, turn
         self.stopping = Stop()
         self.status = progress.of_this_process(
-            job, epoch=turn.epoch, code=origins.origins(settings), **first
+            job, epoch=turn.epoch, code=progress.origins(settings), **first
         )
         self._asked = desired.read(settings, job)
 
