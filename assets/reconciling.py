@@ -9,7 +9,15 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BATCH, RECONCILIATION, LakehouseResource, job_of, refusals, schedule
+from assets.resources import (
+    BATCH,
+    RECONCILIATION,
+    LakehouseResource,
+    job_of,
+    refusals,
+    run_key,
+    schedule,
+)
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
@@ -96,10 +104,10 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         if not ranges:
             return dg.SkipReason(_nothing_to_reconcile(settings, catalog))
         return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            run_key=run_key(context),
             run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
-                name: f"{len(choice.due)}: {', '.join(dict.fromkeys(each.why for each in choice.due))[:200]}"
+                name: f"{len(choice.due)}: {', '.join(dict.fromkeys(due.why for due in choice.due))[:200]}"
                 for name, choice in chosen.items()
                 if choice.due
             },
@@ -177,7 +185,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
             if allowed := job.allowed(Lakehouse(settings, catalog), table):
                 requests.append(
                     dg.RunRequest(
-                        run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M} {table.name}",
+                        run_key=f"{run_key(context)} {table.name}",
                         run_config=dg.RunConfig(ops={_REPAIR: RangeOfTable(table=table.name)}),
                         tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
                     )
