@@ -147,8 +147,7 @@ def start_broker() -> None:
     settings = from_environment()
     if external := _external(settings):
         raise SettingsError(
-            f"bootstrap_servers={external}: the settings name a cluster of yours, so no broker is started;"
-            " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
+            f"bootstrap_servers={external}: the settings name a cluster of yours; unset that to use the embedded one"
         )
     with console.working("starting the broker"):
         running = kafka_broker.start(settings, jars.resolve(settings.jars, console.print_note))
@@ -182,10 +181,7 @@ def broker_status(as_json: AsJson = False) -> None:
         "pid": embedded.pid if embedded else None,
         "log": embedded.log if embedded else None,
     }
-    if as_json:
-        console.print_json([facts])
-    else:
-        console.print_facts(facts)
+    console.print_facts(facts, as_json)
     if not (external or embedded):
         raise typer.Exit(1)
 

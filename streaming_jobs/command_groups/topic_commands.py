@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,18 +35,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     files, or what a source of your own gives when it is read once more. It does so up to the table's
     last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.stream.reading.checked import Checked
     from lakehouse.stream.reading.registry import check
 
     lakehouse = opening.lakehouse()
     with console.working(f"comparing {table} with what it reads"):
         checks = check(lakehouse, lakehouse.catalog.table(table))
-    if as_json:
-        console.print_json([asdict(compared) for compared in checks])
-    else:
-        console.print_rows(
-            Checked.__dataclass_fields__, (asdict(compared).values() for compared in checks)
-        )
+    console.print_records(checks, as_json)
     if any(compared.missing or compared.doubled for compared in checks):
         raise typer.Exit(1)
 
@@ -70,8 +63,7 @@ def new_topic(table: _Ingest, yes: Yes = False) -> None:
         changed = sorted(name for name, id in present.items() if before.get(name, id) != id)
         if not changed:
             raise RangeError(
-                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so there is nothing "
-                "to accept; continue with `lakehouse stream start`"
+                f"table={table}, topic={', '.join(present)}: it has the id that was read; go on by `lakehouse stream start`"
             )
         for name in changed:
             topic = topics[name]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Wait
 
 if TYPE_CHECKING:
     from lakehouse.declare.table import Table
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
 
 _Name = Annotated[str, typer.Argument(metavar="TABLE", help="A table with a version beside it")]
-_Wait = Annotated[
-    float | None,
-    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
-]
 
 
 @group.command()
@@ -66,7 +62,7 @@ def status(as_json: AsJson = False) -> None:
 
 
 @group.command()
-def promote(table: _Name, wait: _Wait = None) -> None:
+def promote(table: _Name, wait: Wait = None) -> None:
     """Have the version beside a table take its place, in one commit.
 
     The version reads first what came since it was filled, while the table's job goes on. The job is
@@ -78,7 +74,7 @@ def promote(table: _Name, wait: _Wait = None) -> None:
 
 
 @group.command("roll-back")
-def roll_back(table: _Name, wait: _Wait = None) -> None:
+def roll_back(table: _Name, wait: Wait = None) -> None:
     """Take a promotion back, under the code of before, with the rows that came since.
 
     Otherwise as `promote`, the other way round.
