@@ -162,7 +162,7 @@ def closed(settings: Settings, table: Table, most: int) -> Range:
         ahead = past_beginning(frontier(settings, table))
         raise dg.Failure(
             f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.partition_by}s behind the "
-            "frontier are checked, and none has rows yet; wait until the stream has closed one",
+            "frontier are checked; wait until the stream has closed one",
             allow_retries=False,
         )
     length = PARTITION_LENGTHS[table.partition_by]

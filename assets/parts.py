@@ -124,8 +124,8 @@ class Parts:
         if failed:
             errors = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
             raise JobError(
-                f"root={self.settings.root}: all of it must end, and some of it may run on ({errors}); `lakehouse stream status` "
-                "and `lakehouse broker status` show what"
+                f"root={self.settings.root}: all must end, and some may run on ({errors}); see `lakehouse stream status` and "
+                "`lakehouse broker status`"
             ) from failed[0][1]
 
 

@@ -298,8 +298,8 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
         with suppress(BrokerError):  # AccessError if it only hides them
             kafka_topics.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
-            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
-            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of a pipeline's producer)"
+            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; "
+            f"`lakehouse topic create {missing[0]} --partitions 4` creates it"
         )
 
 

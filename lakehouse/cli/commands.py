@@ -82,8 +82,7 @@ def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
     for each, rows in lost_quarantines(lakehouse).items():
         if name in ("", each):
             console.print_note(
-                f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; "
-                "restore that folder from a copy to get them back"
+                f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; restore it from a copy"
             )
 
 

@@ -206,8 +206,7 @@ def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
     lower = [name.lower() for name in whole.fields]
     if twice := [name for name in whole.fields if not name or lower.count(name.lower()) > 1]:
         raise SettingsError(
-            f"file={file}, fields={', '.join(map(repr, twice))}: a column has a name of its own, in upper or lower case; "
-            "rename these fields"
+            f"file={file}, fields={', '.join(map(repr, twice))}: a column has a name of its own, whatever its case; rename them"
         )
     event_time = _event_time(file, whole, len(lines))
     if event_time.unit != "epoch milliseconds":  # the library reads seconds, and no milliseconds

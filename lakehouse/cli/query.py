@@ -177,8 +177,7 @@ def select_in_spark(
         late = named(sql, late_views(catalog))
         if late and as_of:
             raise QueryError(
-                f"as_of={as_of!r}, table={late[0]}: a late view is computed from what is there now; query the tables that it "
-                "reads, or leave --as-of out"
+                f"as_of={as_of!r}, table={late[0]}: a late view is of now; query the tables that it reads, or leave --as-of out"
             )
         for name in late:
             table = catalog.table(name.removesuffix("__late"))
@@ -204,8 +203,7 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
     if as_of.isdigit():
         if len(tables) != 1:
             raise QueryError(
-                f"as_of={as_of!r}, tables={', '.join(tables) or 'none'}: each table counts its own versions, so a version is of "
-                "one table; give an instant, such as 2026-01-01T00:00:00Z"
+                f"as_of={as_of!r}, tables={', '.join(tables) or 'none'}: a version is of one table; give an instant instead"
             )
         [(name, path)] = tables.items()
         first, last = delta_log.oldest(path), delta_log.latest(path)

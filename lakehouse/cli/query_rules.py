@@ -131,6 +131,5 @@ def _nodes(spark: "SparkSession", plan: Any) -> Iterator[tuple[Any, str, bool]]:
 
 def _refused(sql: str, what: str, name: str) -> QueryError:
     return QueryError(
-        f"sql={sql!r}, {what}={name}: a query reads tables of this lakehouse and computes values from them, and nothing "
-        "else; write it without, or use PySpark for what needs more"
+        f"sql={sql!r}, {what}={name}: a query reads tables of this lakehouse and computes values; use PySpark for what needs more"
     )

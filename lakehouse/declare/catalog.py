@@ -93,8 +93,7 @@ class Catalog:
         self.check_derived(table)
         if not table.kind.is_streamed:
             raise RangeError(
-                f"table={table.name}: a report has no stream that could start after a batch run; Dagster computes what has "
-                f"closed, or `lakehouse backfill {table.name}`"
+                f"table={table.name}: a report has no stream; Dagster computes it, or `lakehouse backfill {table.name}`"
             )
 
     def downstream(self, table: Table) -> tuple[str, ...]:

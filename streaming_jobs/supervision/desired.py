@@ -147,8 +147,8 @@ def check_supervised(settings: Settings, pipeline: str) -> None:
     wanted = read(settings, pipeline)
     if wanted and wanted.state == "unsupervised":
         raise JobError(
-            f"pipeline={pipeline!r}: it runs in the foreground ({wanted.by}), and what runs it there starts it again; "
-            f"`{command('stop', pipeline)}` drains it; after that `{command('start', pipeline)}` has it supervised"
+            f"pipeline={pipeline!r}: it runs in the foreground ({wanted.by}); `{command('stop', pipeline)}`, and then "
+            f"`{command('start', pipeline)}`, has it supervised"
         )
 
 

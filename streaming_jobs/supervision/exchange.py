@@ -120,9 +120,8 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
     changed = [other.name for other in others if declared_state.changes(lakehouse, other)]
     if changed and lives:
         raise JobError(
-            f"pipeline={pipeline!r}: its job runs, and would not start again under this code, in which {', '.join(changed)} "
-            f"changed as well; stop it (`lakehouse stream stop {pipeline}`), do for each table what `lakehouse plan` says, and "
-            "start it"
+            f"pipeline={pipeline!r}: its job could not start again under this code, in which {', '.join(changed)} changed as "
+            f"well; stop it (`lakehouse stream stop {pipeline}`), do for each table what `lakehouse plan` says, and start it"
         )
     return not changed
 
@@ -171,8 +170,7 @@ def _between(
             done = swap()
     except BaseException:
         _log.warning(
-            f"pipeline={pipeline!r}: its job was ended for the exchange, and is not started again; run the command again, which "
-            f"starts it, or start it with the code that it had"
+            f"pipeline={pipeline!r}: its job was ended for the exchange; run the command again, which starts it"
         )
         raise
     return done, supervisor.launch(settings, pipeline, why, beside=beside)

@@ -113,8 +113,7 @@ class RedisSink(Sink):
         if foreign:  # keys that have left the table would never be removed
             raise SinkError(
                 f"{self._named}: the server has keys with its prefix ({foreign}), and {self._place} has no position; take "
-                "another prefix if they are another's, or have "
-                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
+                f"another prefix, or `lakehouse reconcile sink {self._target.name} --repair`, to remove what the table lacks"
             )
         return base.position_of(self._target.name, self._place, text or None)
 
