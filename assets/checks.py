@@ -155,7 +155,7 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
     return check
 
 
-def closed(settings: Settings, table: Table, most: int) -> Range:
+def closed(settings: Settings, table: Table, count: int) -> Range:
     """Returns the last `most` closed partitions; raises Failure if there is none."""
     span = coverage.closed(settings, table, first=BEGINNING)
     if span is None:
@@ -166,4 +166,4 @@ def closed(settings: Settings, table: Table, most: int) -> Range:
             allow_retries=False,
         )
     length = PARTITION_LENGTHS[table.partition_by]
-    return Range(max(span.start, span.end - most * length), span.end)
+    return Range(max(span.start, span.end - count * length), span.end)

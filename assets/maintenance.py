@@ -31,8 +31,8 @@ def maintain_tables(
     with refusals():
         done = list(job.run(lakehouse.declared))
     names = ("files", "commits", "obsolete")
-    metadata = {name: sum(getattr(each, name) for each in done) for name in names}
-    held = "; ".join(f"{each.table} by {each.held_by}" for each in done if each.held_by)
+    metadata = {name: sum(getattr(t, name) for t in done) for name in names}
+    held = "; ".join(f"{t.table} by {t.held_by}" for t in done if t.held_by)
     yield dg.Output(len(done), metadata=metadata | ({"held": held} if held else {}))
 
 

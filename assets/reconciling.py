@@ -59,12 +59,12 @@ def reconcile_ranges(
     Changes nothing. A table that fails holds up none of the others.
     """
     outcomes = []
-    for name, of_table in groupby(config.ranges, lambda each: each.table):
+    for name, of_table in groupby(config.ranges, lambda asked: asked.table):
         ranges = list(of_table)
         try:
             with refusals():
                 table = lakehouse.catalog.table(name)
-                spans = [each.span for each in ranges]
+                spans = [asked.span for asked in ranges]
                 with reconciling(lakehouse.settings, table):
                     certificate = checks.reconciled(lakehouse, table, *spans)
         except Exception as err:
@@ -145,15 +145,15 @@ def repair_table(
     with refusals():
         table = lakehouse.catalog.table(config.table)
         done, session = [], lakehouse.session_of(table)
-        for each in job.run(session, table.name, config.span, unasked=config.span is None):
-            done.append(each)
+        for part in job.run(session, table.name, config.span, unasked=config.span is None):
+            done.append(part)
             metadata: dict[str, Any] = {
                 "origin": "batch",
-                "cause": each.cause,
-                "delta_version": each.version,
-                "verdict": each.verdict,
+                "cause": part.cause,
+                "delta_version": part.version,
+                "verdict": part.verdict,
             }
-            yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
+            yield dg.AssetMaterialization(table.name, partition=part.partition, metadata=metadata)
     certificates = coverage.latest(lakehouse.settings, table)
     for last in done[-1:]:
         outcome = checks.verdict(lakehouse.settings, certificates[last.partition])

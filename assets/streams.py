@@ -78,15 +78,15 @@ def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
 
 
 def _ops(pipeline: str) -> list[dg.OpDefinition]:
-    of = f"the streaming job of `{pipeline}`"
-    stop = f"Drains and stops {of}; it is to be stopped from now on."
-    restart = f"Stops and starts {of}; paused queries are tried again."
+    job = f"the streaming job of `{pipeline}`"
+    stop = f"Drains and stops {job}; it is to be stopped from now on."
+    restart = f"Stops and starts {job}; paused queries are tried again."
     return [
-        _start(pipeline, f"Starts {of}, unless it runs; it is to run from now on."),
+        _start(pipeline, f"Starts {job}, unless it runs; it is to run from now on."),
         _ending(pipeline, "stop", supervisor.stop, stop),
         _ending(pipeline, "restart", supervisor.restart, restart),
         _rescale(
-            pipeline, f"Starts {of} on the present settings, with the state that Spark keeps."
+            pipeline, f"Starts {job} on the present settings, with the state that Spark keeps."
         ),
     ]
 
@@ -105,8 +105,8 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     """Returns the tables whose state was divided again. Raises Failure if a state differs from the original."""
     from lakehouse.stream.rescaling import Rescaled, difference
 
-    columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
-    rows = [dg.TableRecord(asdict(each)) for each in rescaled]
+    columns = [dg.TableColumn(field.name) for field in fields(Rescaled)]
+    rows = [dg.TableRecord(asdict(table)) for table in rescaled]
     metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
     if message := difference(rescaled):
         raise dg.Failure(message, metadata=metadata, allow_retries=False)

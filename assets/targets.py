@@ -75,7 +75,7 @@ def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
             description=f"{len(refused)} refused; `lakehouse publish refused {name}`",
             metadata={
                 "refused": len(refused),
-                "answers": dict(Counter(each.said for each in refused)),
+                "answers": dict(Counter(line.said for line in refused)),
             },
         )
 
@@ -93,7 +93,7 @@ def _target_equals_table(name: str) -> dg.AssetChecksDefinition:
         table, target = lakehouse.catalog.target(name)
         with refusals():
             result = comparison.compare(lakehouse.declared, table, target)
-        causes = Counter(each.cause for each in result.differences)
+        causes = Counter(difference.cause for difference in result.differences)
         return dg.AssetCheckResult(
             passed=result.verdict == "EQUAL",
             description=f"{result.verdict}: version {result.version} of {table.name}",

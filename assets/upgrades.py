@@ -31,12 +31,12 @@ def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
 
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
     rows = []
-    for each in planned:
-        if each.action != "nothing":
-            why = "; ".join((*each.changes, each.says))
-            facts = {"table": each.table, "plan": each.action, "command": each.command, "why": why}
+    for plan in planned:
+        if plan.action != "nothing":
+            why = "; ".join((*plan.changes, plan.says))
+            facts = {"table": plan.table, "plan": plan.action, "command": plan.command, "why": why}
             rows.append(dg.TableRecord(facts))
-    asking = sum(each.action in change_plan.ASKING for each in planned)
+    asking = sum(plan.action in change_plan.ASKING for plan in planned)
     columns = [dg.TableColumn(name) for name in ("table", "plan", "command", "why")]
     changed = dg.MetadataValue.table(rows, dg.TableSchema(columns))
     metadata: dict[str, Any] = {"tables": len(planned), "changed": changed}
@@ -72,7 +72,7 @@ def fill(
         table = lakehouse.catalog.table(config.table)
     upgrade, partitions, rows = _compared(lakehouse, table, within)
     yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
-    differing = [each for each in partitions if each.differs]
+    differing = [partition for partition in partitions if partition.differs]
     metadata: dict[str, Any] = dict(upgrade.compared)
     metadata |= {"rows_filled": rows, "differing_partitions": _table(differing)}
     if upgrade.refused:
@@ -98,7 +98,7 @@ def _compared(
 
 def _table(partitions: "Sequence[Compared]") -> dg.MetadataValue:
     columns = [dg.TableColumn(name) for name in partitions[0].counts] if partitions else []
-    records = [dg.TableRecord(each.counts) for each in partitions]
+    records = [dg.TableRecord(partition.counts) for partition in partitions]
     return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
@@ -163,7 +163,7 @@ def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
         name: upgrades.hindrance(lakehouse, lakehouse.catalog.table(name))
         for name in upgrades.of_all(lakehouse)
     }
-    return [name for name in why if not why[name]], [each for each in why.values() if each]
+    return [name for name in why if not why[name]], [reason for reason in why.values() if reason]
 
 
 def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:

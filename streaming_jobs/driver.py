@@ -31,7 +31,7 @@ from streaming_jobs.previews import Previews
 from streaming_jobs.process import Process
 from streaming_jobs.progress import QueryStatus
 from streaming_jobs.progress_log import ProgressLog
-from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
+from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, in_a_line
 from streaming_jobs.references import References
 from streaming_jobs.supervision import desired, healing, job_logs, standby
 from streaming_jobs.supervision.lease import Lease
@@ -64,8 +64,8 @@ class Job:
         self.say, self.stopping = self.process.say, self.process.stopping
         self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, SupervisedQuery] = {}
-        self.references: References | None = None  # once there is a session
-        self.previews: Previews | None = None  # once there is a session
+        self.references: References  # once there is a session
+        self.previews: Previews
         self.flushed = time.monotonic()
         self.progress_log = ProgressLog()
 
@@ -174,7 +174,7 @@ class Job:
         except OF_THE_PROCESS:
             raise
         except Exception as err:
-            return said(err)
+            return in_a_line(err)
         self._await(lambda: self.stopping.is_set() or not query.active, alone=False)
         return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
 
@@ -187,7 +187,7 @@ class Job:
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise
-            return said(err)
+            return in_a_line(err)
         return ""
 
     def _guard(self, ends: bool, point: str) -> None:
@@ -206,8 +206,7 @@ class Job:
         """Renews the status until `done`, and with `alone` tends each query."""
         while True:
             ended = done()
-            if self.previews:
-                self.previews.check()
+            self.previews.check()
             for query in self.queries.values():
                 if alone and not self.stopping.is_set():
                     query.tend()
@@ -216,13 +215,12 @@ class Job:
                 "python_bytes": progress.memory(self.process.status.pid),
                 "jvm_bytes": progress.memory(self.process.status.jvm),
             }
-            references = self.references.status if self.references else ()
             now = datetime.now(UTC)
             self.well_since = self.well_since or now
             self.say(
                 state=state,
                 queries=tuple(query.observe() for query in self.queries.values()),
-                references=references,
+                references=self.references.status,
                 well=_well(self.queries.values(), self.well_since, now),
                 **memory,
             )
@@ -242,7 +240,6 @@ class Job:
 
         A head of the pipeline ends when it has nothing to do, or by its guard when it begins the next micro-batch.
         """
-        assert self.previews is not None  # the job has run
         self.previews.stop()
         deadline, cut = time.monotonic() + _DRAIN, []
         for supervised in self.queries.values():

@@ -60,10 +60,10 @@ class Work(Protocol):
     def fail(self, error: str, expected: bool) -> None: ...
 
 
-def arguments_of(module: str, description: str, of: str) -> argparse.ArgumentParser:
+def arguments_of(module: str, description: str, name: str) -> argparse.ArgumentParser:
     """Returns the arguments of a job's module: the name that it runs `of`, and `--foreground`."""
     parser = argparse.ArgumentParser(prog=module, description=description)
-    parser.add_argument(of)
+    parser.add_argument(name)
     help = "a command runs it, and no supervisor keeps it running"
     parser.add_argument("--foreground", action="store_true", help=help)
     return parser

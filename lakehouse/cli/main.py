@@ -121,7 +121,7 @@ def plan(pipelines: Pipelines = None, as_json: AsJson = False) -> None:
         change_plan.show(planned)
     for remark in declared_state.remarks(lakehouse, tables):
         console.print_note(f"warning: {remark}")
-    if any(each.action in change_plan.ASKING for each in planned):
+    if any(change.action in change_plan.ASKING for change in planned):
         raise typer.Exit(1)
 
 
@@ -202,7 +202,7 @@ def create_topic(
     """
     from lakehouse.runtime import kafka_broker
 
-    pairs = [each.partition("=") for each in config or []]
+    pairs = [given.partition("=") for given in config or []]
     if unusable := next((key for key, equals, _ in pairs if not equals), None):
         raise SettingsError(
             f"config={unusable!r}: a property and its value; write {unusable}=value"

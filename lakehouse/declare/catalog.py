@@ -142,8 +142,8 @@ class Catalog:
         """
         if self.sources_of(table):
             return [table]
-        ingests = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
-        return list({each.name: each for each in ingests}.values())
+        ingests = [i for t in self.followed_inputs(table) for i in self.ingest_tables_of(t)]
+        return list({ingest.name: ingest for ingest in ingests}.values())
 
     def origins_of(self, table: Table) -> list[RecordSource]:
         """Returns the sources of all ingest tables that a table is computed from."""

@@ -50,9 +50,9 @@ def exchange(
         return done, _started(lakehouse, table, command)
     upgrades.check(lakehouse, table, command)  # before a JVM starts
     goes_on = _goes_on(lakehouse, table)
-    with ExitStack() as held:
-        held.enter_context(upgrades.alone(lakehouse.settings, table))
-        held.enter_context(publishing(lakehouse.settings, table))
+    with ExitStack() as locks:
+        locks.enter_context(upgrades.alone(lakehouse.settings, table))
+        locks.enter_context(publishing(lakehouse.settings, table))
         is_begun = upgrades.check(lakehouse, table, command)
 
         def swap() -> Upgrade:
@@ -61,14 +61,14 @@ def exchange(
             return upgrades.exchange(lakehouse, table, command)
 
         if not goes_on:
-            held.enter_context(_acting(lakehouse, table))
+            locks.enter_context(_acting(lakehouse, table))
             supervisor.check_ended(lakehouse.settings, table.pipeline)
             return swap(), None
-        beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
+        beside = locks.enter_context(standby(lakehouse.settings, table.pipeline))
         if not is_begun:
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
-        held.enter_context(_acting(lakehouse, table))
+        locks.enter_context(_acting(lakehouse, table))
         return _between(lakehouse.settings, table, command, by, swap, beside)
 
 

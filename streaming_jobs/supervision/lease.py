@@ -148,7 +148,7 @@ def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder |
 
 
 def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
-    def refusal(noted: str) -> JobError:
+    def refusal(_: str) -> JobError:
         who = holder(path) or "another process"
         return JobError(
             f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"

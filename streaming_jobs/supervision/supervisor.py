@@ -127,9 +127,9 @@ def restart(
 @contextmanager
 def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
     """Keeps all these jobs from being started. Raises JobError for one that runs."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for pipeline in pipelines:
-            held.enter_context(desired.lock_process(settings, pipeline))
+            locks.enter_context(desired.lock_process(settings, pipeline))
             check_ended(settings, pipeline)
         yield
 

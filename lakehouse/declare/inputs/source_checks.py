@@ -115,7 +115,7 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def check_history(table: "Table", topics: Mapping[str, "KafkaSource"]) -> None:
     """Raises DeclarationError for a history that this table cannot read before its topic."""
-    declared = [each for each in topics.values() if each.history or each.starting]
+    declared = [topic for topic in topics.values() if topic.history or topic.starting]
     for topic in declared:
         _check_parted(topic)
     if declared and len(topics) > 1:

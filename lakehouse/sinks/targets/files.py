@@ -137,7 +137,7 @@ class FilesSink(Sink):
             names = self._folder.names()
             ours = {name for name in names if _OURS.fullmatch(name)}
             if manifest:  # what a process wrote that died before its commit
-                for name in ours - _known(manifest):
+                for name in ours - _names_in(manifest):
                     self._folder.remove(name)
             elif readable and not ours:
                 if names:
@@ -212,7 +212,7 @@ class FilesSink(Sink):
         for entry in state["files"]:
             if fault := self._folder.load(entry)[1]:
                 yield entry["path"], fault
-        for name in sorted(self._folder.names() - _known(state)):
+        for name in sorted(self._folder.names() - _names_in(state)):
             if not _OURS.fullmatch(name):
                 yield name, "foreign file"
 
@@ -290,5 +290,5 @@ def _nothing() -> dict[str, Any]:
     return {"position": None, "columns": {}, "files": [], "left": {}}
 
 
-def _known(manifest: Mapping[str, Any]) -> set[str]:
+def _names_in(manifest: Mapping[str, Any]) -> set[str]:
     return {entry["path"] for entry in manifest["files"]} | manifest["left"].keys()

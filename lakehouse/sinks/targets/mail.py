@@ -157,10 +157,10 @@ class _Sender(Performer):
             left_out = server.send_message(message)
         except smtplib.SMTPRecipientsRefused as err:
             self._reset()
-            return _judged({code for code, _ in err.recipients.values()}, str(err.recipients))
+            return _answer({code for code, _ in err.recipients.values()}, str(err.recipients))
         except smtplib.SMTPDataError as err:
             self._reset()
-            return _judged({err.smtp_code}, str(err))
+            return _answer({err.smtp_code}, str(err))
         except (smtplib.SMTPAuthenticationError, smtplib.SMTPSenderRefused) as err:
             self.close()
             if err.smtp_code < 500:
@@ -233,7 +233,7 @@ def _place(text: str) -> tuple[str, int | None]:
     return parts.hostname, parts.port
 
 
-def _judged(codes: set[int], text: str) -> Answer:
+def _answer(codes: set[int], text: str) -> Answer:
     return Answer("refused" if all(code >= 500 for code in codes) else "failed", text)
 
 
