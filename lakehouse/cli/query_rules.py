@@ -22,15 +22,10 @@ UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases Unresol
 UnresolvedTableValuedFunction UnresolvedWith Unpivot Window WithWindowDefinition
 """
 _PARSED = frozenset(_PARSED_NAMES.split())
-_ANALYSED = _PARSED | {
-    "CTERelationDef",
-    "CTERelationRef",
-    "ResolvedHint",
-    "ResolvedInlineTable",
-    "UnionLoop",
-    "UnionLoopRef",
-    "WithCTE",
-}
+_ANALYSED_NAMES = """
+CTERelationDef CTERelationRef ResolvedHint ResolvedInlineTable UnionLoop UnionLoopRef WithCTE
+"""
+_ANALYSED = _PARSED.union(_ANALYSED_NAMES.split())
 # groups of Spark's functions that compute values from values; misc_funcs also has those that call methods of Java
 _GROUPS_NAMES = """
 agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math predicate sketch
