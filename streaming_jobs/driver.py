@@ -211,10 +211,6 @@ class Job:
                 if alone and not self.stopping.is_set():
                     query.tend()
             state = "degraded" if any(q.paused for q in self.queries.values()) else "running"
-            memory = {
-                "python_bytes": progress.memory(self.process.status.pid),
-                "jvm_bytes": progress.memory(self.process.status.jvm),
-            }
             now = datetime.now(UTC)
             self.well_since = self.well_since or now
             self.say(
@@ -222,7 +218,8 @@ class Job:
                 queries=tuple(query.observe() for query in self.queries.values()),
                 references=self.references.status,
                 well=_well(self.queries.values(), self.well_since, now),
-                **memory,
+                python_bytes=progress.memory(self.process.status.pid),
+                jvm_bytes=progress.memory(self.process.status.jvm),
             )
             if ended:
                 return

@@ -39,23 +39,14 @@ def status(as_json: AsJson = False) -> None:
             for name, upgrade in by_table.items()
         )
         return
-    numbers = ("rows_before", "rows_after", "differing", "partitions")
+    rows = []
+    for name, upgrade in by_table.items():
+        numbers = ("rows_before", "rows_after", "differing", "partitions")
+        counts = [upgrade.compared.get(number, "") for number in numbers]
+        stands = (name, upgrade.state, upgrade.at, upgrade.code_version)
+        rows.append((*stands, *counts, upgrade.command, upgrade.refused))
     columns = ("rows before", "after", "partitions differ", "of", "cut off", "refused")
-    console.print_rows(
-        ("table", "state", "at", "code version", *columns),
-        (
-            (
-                name,
-                upgrade.state,
-                upgrade.at,
-                upgrade.code_version,
-                *(upgrade.compared.get(number, "") for number in numbers),
-                upgrade.command,
-                upgrade.refused,
-            )
-            for name, upgrade in by_table.items()
-        ),
-    )
+    console.print_rows(("table", "state", "at", "code version", *columns), rows)
     for name, remark in ended.items():
         if remark:
             console.print_text(f"{pipelines[name]}: {remark}")
