@@ -62,7 +62,7 @@ class QueryStatus:
     since: str = ""  # of the state
     restarts: int = 0  # alone, the process went on
     error: str = ""  # the last one, or why it is paused
-    waits: str = ""  # why its table is behind or empty, looked at each minute
+    waits: str = ""  # why its table lags or is empty, looked at each minute
     trouble: str = ""  # why its input cannot be read just now; it goes on by itself
     begun: str = ""  # why this process began a new generation of its checkpoint
     offsets: str = ""  # of a paused query: the range of the batch that it cannot get through

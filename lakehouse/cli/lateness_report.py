@@ -41,7 +41,7 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
         driving = lakehouse.catalog.driving_input(ingest)
         if driving is None:
             raise RangeError(
-                f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival"
+                f"table={table.name}: it reads no ingest table, so none of its rows has an arrival"
             )
         ingest = driving
     several = any(source.framing for source in lakehouse.catalog.sources_of(ingest).values())

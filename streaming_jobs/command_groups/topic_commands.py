@@ -87,9 +87,8 @@ def new_topic(table: _Ingest, yes: Yes = False) -> None:
 def accept_gap(table: _Ingest, yes: Yes = False) -> None:
     """Accept that records which the source no longer has, and the table has not read, are lost.
 
-    Of a Delta or Iceberg table of others, that a version which removes rows, or that its log has lost, is
-    not read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
-    refused.
+    A version of a Delta or Iceberg table of others that removes rows, or that its log has lost, is not
+    read. The table continues after them. Its job must be stopped. Exit code 0 when done, 2 when refused.
     """
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
@@ -163,7 +162,7 @@ def _accept(lakehouse: "Lakehouse", table: "Table", gaps: "list[Gap]", records: 
 
 def _show_accepted(table: "Table") -> None:
     console.print_text(
-        f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
+        f"{table.name}: it continues after them; `lakehouse stream start {table.pipeline}`"
     )
 
 

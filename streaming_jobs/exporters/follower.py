@@ -140,7 +140,7 @@ class Job:
         since, position = self.busy_since, self.follower.position
         if since is None or datetime.now(UTC) - parse_instant(since, "busy_since") < _SLOW:
             return ""
-        at = f"behind version {position.version}" if position else "before its first version"
+        at = f"after version {position.version}" if position else "before its first version"
         return (
             f"target={self.follower.target.name}: it must answer, and has not since {since} ({at}); look what it waits for; "
             f"the follower is replaced after {self.settings.batch_within}"
