@@ -48,7 +48,7 @@ class Job:
     """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
     def __init__(
-        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
+        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, lease: Lease
     ) -> None:
         self.lakehouse, self.settings = lakehouse, lakehouse.settings
         self.pipeline, self.available_now = pipeline, available_now
@@ -57,7 +57,7 @@ class Job:
         self.process = Process(
             settings,
             pipeline,
-            turn,
+            lease,
             queries=tuple(self.paused.values()),
             freshness=str(settings.freshness_of(pipeline)),
         )
@@ -82,7 +82,7 @@ class Job:
             status = self.process.status
             # a JVM that answers no more is given the moments that its end takes
             within = _END_OF_JVM if isinstance(err, OF_THE_PROCESS) else 0.0
-            if status.jvm and not self.process.turn.refusal() and status.await_end_of_jvm(within):
+            if status.jvm and not self.process.lease.refusal() and status.await_end_of_jvm(within):
                 raise JobError(
                     f"jvm={status.jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
                 ) from err
@@ -109,7 +109,7 @@ class Job:
         ui = spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
-        self.references = References(session, tables, self.process.turn.check)
+        self.references = References(session, tables, self.process.lease.check)
         self.references.fill()
         tables = [t for t in tables if t.kind.is_streamed]
         self.previews = Previews(session, tables, lambda message: self.say(error=message))
@@ -196,7 +196,7 @@ class Job:
         It also stops a query that `ends` once the job is asked to stop, because new input would never end.
         """
         if point == "begin":
-            self.process.turn.check()
+            self.process.lease.check()
         if point == "begin" and ends and self.stopping.is_set():
             raise JobError(
                 "asked to stop: this micro-batch has written nothing, and is the first of the next process"

@@ -51,7 +51,7 @@ def app() -> typer.Typer:
     }
     for entry in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
         try:
-            _take(entry, root, groups)
+            _add_commands(entry, root, groups)
         except (ImportError, AttributeError) as err:
             # a broken package must not disable the others
             console.print_note(
@@ -69,7 +69,7 @@ def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
     return group
 
 
-def _take(entry: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+def _add_commands(entry: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
     """Adds a package's commands to the root, and those of its groups to the groups of the same names."""
     app = entry.load()
     root.registered_commands += app.registered_commands

@@ -56,7 +56,7 @@ def new_topic(table: _Ingest, yes: Yes = False) -> None:
     from lakehouse.storage.position import checkpoints
     from lakehouse.stream.reading import offsets as positions
 
-    with _held(table) as (lakehouse, declared, last):
+    with _lock_job(table) as (lakehouse, declared, last):
         topics = _on_broker(lakehouse, declared)
         present = {name: topic.id for name, topic in topics.items()}
         before = positions.known(lakehouse.settings, declared).ids
@@ -94,7 +94,7 @@ def accept_gap(table: _Ingest, yes: Yes = False) -> None:
     from lakehouse.stream.reading.records import file_sources
     from lakehouse.stream.reading.registry import reader_of
 
-    with _held(table) as (lakehouse, declared, last):
+    with _lock_job(table) as (lakehouse, declared, last):
         sources = lakehouse.catalog.sources_of(declared)
         files = file_sources(sources.values())
         if files and not files[0].is_history:
@@ -167,7 +167,7 @@ def _show_accepted(table: "Table") -> None:
 
 
 @contextmanager
-def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
+def _lock_job(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
     """Holds the lease of a table's job, which must not run, and yields the table and its last commit."""
     from streaming_jobs.supervision import lease
 

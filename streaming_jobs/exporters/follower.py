@@ -38,9 +38,9 @@ _LOOK = 0.05  # seconds between two looks for the next version
 class Job:
     """The process of one target: follows the table, and reports its position from a thread of its own."""
 
-    def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
+    def __init__(self, lakehouse: Lakehouse, target: str, lease: Lease) -> None:
         self.settings, self.name = lakehouse.settings, follower_of(target)
-        self.process = Process(self.settings, self.name, turn)
+        self.process = Process(self.settings, self.name, lease)
         self.stopping = self.process.stopping
         self.follower = Follower(lakehouse, *lakehouse.catalog.target(target), self._going_on)
         self.state: State = "starting"

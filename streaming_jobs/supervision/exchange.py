@@ -61,14 +61,14 @@ def exchange(
             return upgrades.exchange(lakehouse, table, command)
 
         if not goes_on:
-            locks.enter_context(_acting(lakehouse, table))
+            locks.enter_context(_lock_job(lakehouse, table))
             supervisor.check_ended(lakehouse.settings, table.pipeline)
             return swap(), None
         beside = locks.enter_context(standby(lakehouse.settings, table.pipeline))
         if not is_begun:
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
-        locks.enter_context(_acting(lakehouse, table))
+        locks.enter_context(_lock_job(lakehouse, table))
         return _between(lakehouse.settings, table, command, by, swap, beside)
 
 
@@ -100,7 +100,7 @@ def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
     """Starts the job and returns its pid. Raises DeclarationError if the job cannot start under this code."""
     settings, pipeline = lakehouse.settings, table.pipeline
     declared_state.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
-    with upgrades.alone(settings, table), _acting(lakehouse, table):
+    with upgrades.alone(settings, table), _lock_job(lakehouse, table):
         return supervisor.begin(settings, pipeline, f"`{_shown(table, command)}` was cut off")
 
 
@@ -135,7 +135,7 @@ def _read_ahead(read: Callable[[], None]) -> None:
             return
 
 
-def _acting(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
+def _lock_job(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
     """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
     try:
         return desired.lock_process(lakehouse.settings, table.pipeline)
