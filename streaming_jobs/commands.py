@@ -222,9 +222,7 @@ def supervise(
     ] = 2,
 ) -> None:
     """Keep streaming jobs, and the followers of their tables, in their desired state until Ctrl-C, as Dagster's sensor does."""
-    import signal
-
-    from lakehouse.stopping import Stop
+    from lakehouse.stopping import by_signals
     from streaming_jobs import progress
     from streaming_jobs.exporters import notifications
     from streaming_jobs.supervision import control_loop
@@ -232,23 +230,20 @@ def supervise(
 
     lakehouse, chosen = _chosen(pipelines)
     settings, named = lakehouse.settings, with_followers(lakehouse.catalog, chosen)
-    stopping = Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
     troubles: dict[str, str] = {}
-    while not control_loop.wait(settings, named, stopping, every):
-        for pipeline in named:
-            decision = control_loop.step(settings, pipeline)
-            trouble = decision.why if decision.trouble else ""
-            new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
-            if decision.action != "nothing" or (trouble and new):
-                console.print_text(
-                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
-                )
-        for failure in notifications.send(
-            settings, [n for pipeline in named for n in notifications.of_job(settings, pipeline)]
-        ):
-            console.print_text(f"{progress.now()} {failure}")
+    with by_signals() as stopping:
+        while not control_loop.wait(settings, named, stopping, every):
+            for pipeline in named:
+                decision = control_loop.step(settings, pipeline)
+                trouble = decision.why if decision.trouble else ""
+                new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
+                if decision.action != "nothing" or (trouble and new):
+                    console.print_text(
+                        f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
+                    )
+            notices = [notice for job in named for notice in notifications.of_job(settings, job)]
+            for failure in notifications.send(settings, notices):
+                console.print_text(f"{progress.now()} {failure}")
 
 
 @stream.command()
