@@ -171,7 +171,7 @@ def select_in_spark(
         late = named(sql, late_views(catalog))
         if late and as_of:
             raise QueryError(
-                f"as_of={as_of!r}, table={late[0]}: a late view is of now; query the tables that it reads, or leave --as-of out"
+                f"as_of={as_of!r}, table={late[0]}: a late view shows the present; query what it reads, or leave --as-of out"
             )
         for name in late:
             table = catalog.table(name.removesuffix("__late"))

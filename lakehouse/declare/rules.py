@@ -295,7 +295,8 @@ def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) ->
     where = f"table={table.name}"
     if not table.keys:
         raise DeclarationError(
-            f"{where}, keys=[]: a {table.kind} table needs a key; for one row group by a constant: F.lit('all').alias('of')"
+            f"{where}, keys=[]: a {table.kind} table needs a key; name the columns that identify a row, or, for a single row, "
+            "group by a constant: groupBy(F.lit('all').alias('of'))"
         )
     if table.kind.keeps_latest and not catalog.followed_inputs(table):
         raise DeclarationError(

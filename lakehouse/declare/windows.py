@@ -146,7 +146,7 @@ def _check_zone(zone: str, step: timedelta, where: str) -> None:
         )
     if _DAY % step and step % _DAY:
         raise DeclarationError(
-            f"{where}, zone={zone!r}: each divides a day or is whole days; use for example '8 hours', or no zone"
+            f"{where}, zone={zone!r}: by a zone it divides a day or is whole days; use for example '8 hours', or no zone"
         )
 
 
