@@ -231,22 +231,19 @@ def exchange(
 
     Its streaming job is ended for that, and goes on with the loaded code.
     """
-    from lakehouse.storage.disk import full_disk
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange as job
     from streaming_jobs.supervision import supervisor
 
     with refusals():
-        chosen, settings = lakehouse.catalog.table(config.table), lakehouse.settings
-        what = f"the exchange of the versions of {chosen.name}"
+        chosen = lakehouse.catalog.table(config.table)
 
         def catch_up(table: Table) -> None:
             beside.catch_up(lakehouse.session_of(table), table)
 
-        with full_disk.named(settings, what, lambda: job.stands(settings, chosen)):
-            done, pid = job.exchange(
-                lakehouse.declared, chosen.name, config.command, catch_up, asked_by(context)
-            )
+        done, pid = job.exchange(
+            lakehouse.declared, chosen.name, config.command, catch_up, asked_by(context)
+        )
         if pid is not None:
             supervisor.await_running(lakehouse.settings, chosen.pipeline, pid)
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})

@@ -75,7 +75,6 @@ def roll_back(table: _Name, wait: Wait = None) -> None:
 
 def _exchange(name: str, command: "Command", wait: float | None) -> None:
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.disk import full_disk
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange, supervisor
@@ -83,11 +82,6 @@ def _exchange(name: str, command: "Command", wait: float | None) -> None:
     lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(name)
     with (
-        full_disk.named(
-            lakehouse.settings,
-            f"the exchange of the versions of {name}",
-            lambda: exchange.stands(lakehouse.settings, chosen),
-        ),
         console.working(f"exchanging the versions of {name}") as now,
         ExitStack() as opened,
     ):

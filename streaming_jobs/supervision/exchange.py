@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage.disk import full_disk
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
@@ -42,15 +43,18 @@ def exchange(
 
     :param catch_up: has the new version read what came since, with Spark. It is not called where that was done before the
         exchange was cut off.
-    :raises JobError: if there is nothing to exchange, another process is at it, or the job runs and
+    :raises JobError: if there is nothing to exchange, another process is at it, the disk is full, or the job runs and
         would not start again under this code.
     """
     table = lakehouse.catalog.table(name)
-    if done := _to_be_started(lakehouse, table, command):
-        return done, _started(lakehouse, table, command)
-    upgrades.check(lakehouse, table, command)  # before a JVM starts
-    goes_on = _goes_on(lakehouse, table)
+    what = f"the exchange of the versions of {name}"
     with ExitStack() as locks:
+        full = full_disk.named(lakehouse.settings, what, lambda: _stands(lakehouse, table))
+        locks.enter_context(full)
+        if done := _to_be_started(lakehouse, table, command):
+            return done, _started(lakehouse, table, command)
+        upgrades.check(lakehouse, table, command)  # before a JVM starts
+        goes_on = _goes_on(lakehouse, table)
         locks.enter_context(upgrades.alone(lakehouse.settings, table))
         locks.enter_context(publishing(lakehouse.settings, table))
         is_begun = upgrades.check(lakehouse, table, command)
@@ -72,14 +76,14 @@ def exchange(
         return _between(lakehouse.settings, table, command, by, swap, beside)
 
 
-def stands(settings: Settings, table: Table) -> str:
+def _stands(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the state of the table after an exchange that ended before it was done."""
-    upgrade = upgrades.upgrade(settings, table)
-    return (
-        "its readers see one version or the other, whole, and nothing starts until it is done"
-        if upgrade and upgrade.command
-        else "the table is as it was"
-    )
+    upgrade = upgrades.upgrade(lakehouse.settings, table)
+    if upgrade and upgrade.command:
+        return (
+            "its readers see one version or the other, whole, and nothing starts until it is done"
+        )
+    return "the table is as it was"
 
 
 def _shown(table: Table, command: Command) -> str:
