@@ -145,12 +145,12 @@ def end_tree(process: subprocess.Popen) -> None:
 
 def answers(address: str) -> bool:
     """Returns True if a page is there."""
-    from urllib.request import urlopen
+    from lakehouse.runtime.http_client import Client, Unanswered
 
     try:
-        with urlopen(address, timeout=5):
-            return True
-    except OSError:  # also what urllib raises
+        with Client().ask("GET", address, within=5) as answer:
+            return answer.status < 400
+    except Unanswered:
         return False
 
 
