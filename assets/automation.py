@@ -52,5 +52,5 @@ def sensor() -> dg.SensorDefinition:
         target=dg.AssetSelection.all(),
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
-        description="Requests the runs that automation conditions ask for: batch assets behind tables that are completed.",
+        description="Requests the runs that automation conditions ask for: batch assets downstream of tables that are completed.",
     )

@@ -155,15 +155,15 @@ def _expectations_hold(table: Table, partitioned: bool) -> dg.AssetChecksDefinit
     return check
 
 
-def closed(settings: Settings, table: Table, most: int) -> Range:
+def closed(settings: Settings, table: Table, count: int) -> Range:
     """Returns the last `most` closed partitions; raises Failure if there is none."""
     span = coverage.closed(settings, table, first=BEGINNING)
     if span is None:
         ahead = past_beginning(frontier(settings, table))
         raise dg.Failure(
             f"table={table.name}, frontier={text(ahead) if ahead else None}: only whole {table.partition_by}s behind the "
-            "frontier are checked, and none has rows yet; wait until the stream has closed one",
+            "frontier are checked; wait until the stream has closed one",
             allow_retries=False,
         )
     length = PARTITION_LENGTHS[table.partition_by]
-    return Range(max(span.start, span.end - most * length), span.end)
+    return Range(max(span.start, span.end - count * length), span.end)

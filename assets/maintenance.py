@@ -11,7 +11,7 @@ from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogSt
 from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
 from sqlalchemy import func, select
 
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, job_of, refusals
 
 KEPT = timedelta(days=7)
 # jobs whose runs are removed: partitions, checks and certificates keep what they did
@@ -22,14 +22,17 @@ JOBS = ("reconcile", "repair", "update", "maintain", "compare_versions")
 def maintain_tables(
     context: dg.OpExecutionContext, lakehouse: LakehouseResource
 ) -> Iterator[dg.Output]:
-    """Compacts closed partitions and removes old versions that no reader needs: `lakehouse maintain`."""
+    """Compacts closed partitions and removes old versions that no reader needs: `lakehouse maintain`.
+
+    Old runs and events leave Dagster's own storage as well.
+    """
     from batch_jobs import maintain as job
 
     with refusals():
         done = list(job.run(lakehouse.declared))
     names = ("files", "commits", "obsolete")
-    metadata = {name: sum(getattr(each, name) for each in done) for name in names}
-    held = "; ".join(f"{each.table} by {each.held_by}" for each in done if each.held_by)
+    metadata = {name: sum(getattr(t, name) for t in done) for name in names}
+    held = "; ".join(f"{t.table} by {t.held_by}" for t in done if t.held_by)
     yield dg.Output(len(done), metadata=metadata | ({"held": held} if held else {}))
 
 
@@ -39,14 +42,7 @@ def forget_events(context: dg.OpExecutionContext) -> None:
     forget(context.instance, datetime.now(UTC) - KEPT)
 
 
-@dg.job(
-    description="Compacts tables and removes what is old, in tables and in Dagster's own storage."
-)
-def maintain() -> None:
-    maintain_tables()
-    forget_events()
-
-
+maintain = job_of("maintain", maintain_tables, forget_events)
 maintain_hourly = dg.ScheduleDefinition(
     name="maintain_hourly",
     cron_schedule="40 * * * *",

@@ -55,8 +55,8 @@ def _read(
     if commit is None or not inputs:
         return dict(commit.inputs) if commit else {}
     offsets: dict[str, object] = {}
-    for each in inputs:
-        lines, version = CommitLog(settings, each).by_stream(), commit.version_read(each.name)
+    for source in inputs:
+        lines, version = CommitLog(settings, source).by_stream(), commit.version_read(source.name)
         before = next((c for c in lines if c.version <= version), None)
-        offsets |= _read(settings, catalog, each, before)
+        offsets |= _read(settings, catalog, source, before)
     return offsets

@@ -124,8 +124,8 @@ class Parts:
         if failed:
             errors = "; ".join(f"{part}: {type(err).__name__}: {err}" for part, err in failed)
             raise JobError(
-                f"root={self.settings.root}: all of it must end, and some of it may run on ({errors}); `lakehouse stream status` "
-                "and `lakehouse broker status` show what"
+                f"root={self.settings.root}: all must end, and some may run on ({errors}); see `lakehouse stream status` and "
+                "`lakehouse broker status`"
             ) from failed[0][1]
 
 
@@ -145,12 +145,12 @@ def end_tree(process: subprocess.Popen) -> None:
 
 def answers(address: str) -> bool:
     """Returns True if a page is there."""
-    from urllib.request import urlopen
+    from lakehouse.runtime.http_client import Client, Unanswered
 
     try:
-        with urlopen(address, timeout=5):
-            return True
-    except OSError:  # also what urllib raises
+        with Client().ask("GET", address, within=5) as answer:
+            return answer.status < 400
+    except Unanswered:
         return False
 
 

@@ -9,7 +9,15 @@ from pydantic import Field
 
 from assets import checks
 from assets.metadata import of_coverage
-from assets.resources import BATCH, RECONCILIATION, LakehouseResource, refusals, schedule
+from assets.resources import (
+    BATCH,
+    RECONCILIATION,
+    LakehouseResource,
+    job_of,
+    refusals,
+    run_key,
+    schedule,
+)
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import Range, parse_range, text
 from lakehouse.reconcile import coverage
@@ -51,12 +59,12 @@ def reconcile_ranges(
     Changes nothing. A table that fails holds up none of the others.
     """
     outcomes = []
-    for name, of_table in groupby(config.ranges, lambda each: each.table):
+    for name, of_table in groupby(config.ranges, lambda asked: asked.table):
         ranges = list(of_table)
         try:
             with refusals():
                 table = lakehouse.catalog.table(name)
-                spans = [each.span for each in ranges]
+                spans = [asked.span for asked in ranges]
                 with reconciling(lakehouse.settings, table):
                     certificate = checks.reconciled(lakehouse, table, *spans)
         except Exception as err:
@@ -76,9 +84,7 @@ def reconcile_ranges(
     yield dg.Output("\n".join(what for _, what in outcomes))
 
 
-@dg.job(description="Compares ranges of tables with their batch runs and records the verdicts.")
-def reconcile() -> None:
-    reconcile_ranges()
+reconcile = job_of("reconcile", reconcile_ranges)
 
 
 def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
@@ -98,10 +104,10 @@ def reconcile_closed_partitions(settings: Settings, catalog: Catalog) -> dg.Sche
         if not ranges:
             return dg.SkipReason(_nothing_to_reconcile(settings, catalog))
         return dg.RunRequest(
-            run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}",
+            run_key=run_key(context),
             run_config=dg.RunConfig(ops={_RECONCILE: Ranges(ranges=ranges)}),
             tags={
-                name: f"{len(choice.due)}: {', '.join(dict.fromkeys(each.why for each in choice.due))[:200]}"
+                name: f"{len(choice.due)}: {', '.join(dict.fromkeys(due.why for due in choice.due))[:200]}"
                 for name, choice in chosen.items()
                 if choice.due
             },
@@ -130,7 +136,7 @@ def _nothing_to_reconcile(settings: Settings, catalog: Catalog) -> str:
 def repair_table(
     config: RangeOfTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output]:
-    """Rewrites the partitions of a table that are known to differ, and reconciles them again.
+    """Rewrites the partitions of a table that are known to differ, one by one, and reconciles each again.
 
     Without a range, as far as the setting `repair` allows.
     """
@@ -139,15 +145,15 @@ def repair_table(
     with refusals():
         table = lakehouse.catalog.table(config.table)
         done, session = [], lakehouse.session_of(table)
-        for each in job.run(session, table.name, config.span, unasked=config.span is None):
-            done.append(each)
+        for part in job.run(session, table.name, config.span, unasked=config.span is None):
+            done.append(part)
             metadata: dict[str, Any] = {
                 "origin": "batch",
-                "cause": each.cause,
-                "delta_version": each.version,
-                "verdict": each.verdict,
+                "cause": part.cause,
+                "delta_version": part.version,
+                "verdict": part.verdict,
             }
-            yield dg.AssetMaterialization(table.name, partition=each.partition, metadata=metadata)
+            yield dg.AssetMaterialization(table.name, partition=part.partition, metadata=metadata)
     certificates = coverage.latest(lakehouse.settings, table)
     for last in done[-1:]:
         outcome = checks.verdict(lakehouse.settings, certificates[last.partition])
@@ -159,11 +165,7 @@ def repair_table(
     yield dg.Output(len(done))
 
 
-@dg.job(
-    description="Rewrites partitions that are known to differ, one by one, and reconciles each again."
-)
-def repair() -> None:
-    repair_table()
+repair = job_of("repair", repair_table)
 
 
 def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
@@ -183,7 +185,7 @@ def repair_differences(settings: Settings, catalog: Catalog) -> dg.ScheduleDefin
             if allowed := job.allowed(Lakehouse(settings, catalog), table):
                 requests.append(
                     dg.RunRequest(
-                        run_key=f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M} {table.name}",
+                        run_key=f"{run_key(context)} {table.name}",
                         run_config=dg.RunConfig(ops={_REPAIR: RangeOfTable(table=table.name)}),
                         tags={"table": table.name, "partitions": ", ".join(allowed)[:200]},
                     )

@@ -34,6 +34,17 @@ def run_key(context: dg.ScheduleEvaluationContext) -> str:
     return f"{context.scheduled_execution_time:%Y-%m-%d-%H-%M}"
 
 
+def job_of(name: str, *ops: dg.OpDefinition) -> dg.JobDefinition:
+    """Returns the job of these ops, which do not wait for each other; the first one's text describes it."""
+
+    @dg.job(name=name, description=ops[0].description)
+    def job() -> None:
+        for op in ops:
+            op()
+
+    return job
+
+
 class LakehouseResource(dg.ConfigurableResource):
     """The root of the lakehouse, and the share of the machine that a batch run may take.
 

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, job_of, refusals
 
 SCHEDULED = "scheduled"
 
@@ -20,7 +20,7 @@ class Created(dg.Config):
 
 @dg.op
 def create(config: Created, lakehouse: LakehouseResource) -> dg.Output[str]:
-    """Creates a savepoint of all tables beside the streams: `lakehouse savepoint create`."""
+    """Creates a savepoint of all tables, at one consistent cut, while jobs go on: `lakehouse savepoint create`."""
     from lakehouse.storage.versions import savepoints
 
     name = f"{config.prefix}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -37,9 +37,7 @@ def create(config: Created, lakehouse: LakehouseResource) -> dg.Output[str]:
     return dg.Output(name, metadata=metadata)
 
 
-@dg.job(description="Creates a savepoint of all tables, at one consistent cut, while jobs go on.")
-def create_savepoint() -> None:
-    create()
+create_savepoint = job_of("create_savepoint", create)
 
 
 class Restored(dg.Config):
@@ -49,7 +47,7 @@ class Restored(dg.Config):
 
 @dg.op(pool=BATCH)
 def restore(config: Restored, lakehouse: LakehouseResource) -> dg.Output[str]:
-    """Puts all tables back as they were. All streaming jobs must be stopped: `lakehouse savepoint restore`."""
+    """Puts all tables back as they were at a savepoint: `lakehouse savepoint restore`. All streaming jobs must be stopped."""
     from lakehouse.storage.versions import restoring
     from streaming_jobs.supervision import supervisor
 
@@ -58,13 +56,7 @@ def restore(config: Restored, lakehouse: LakehouseResource) -> dg.Output[str]:
     return dg.Output(config.savepoint, metadata={"before": before})
 
 
-@dg.job(
-    description="Puts all tables back as they were at a savepoint. All streaming jobs must be stopped."
-)
-def restore_savepoint() -> None:
-    restore()
-
-
+restore_savepoint = job_of("restore_savepoint", restore)
 savepoint_daily = dg.ScheduleDefinition(
     name="savepoint_daily",
     cron_schedule="20 2 * * *",

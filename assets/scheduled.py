@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.metadata import instant
-from assets.resources import LakehouseResource, refusals, run_key, schedule
+from assets.resources import LakehouseResource, job_of, refusals, run_key, schedule
 from assets.streams import asked_by, observed
 from lakehouse.declare.catalog import Catalog
 from lakehouse.ranges import parse_instant
@@ -50,7 +50,9 @@ def _schedule(
 def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
     ingests = {table.name for table in catalog.of_pipeline(pipeline) if table.kind.reads_sources}
 
-    @dg.op(name=f"run_{pipeline}_job", pool=f"run_{pipeline}")
+    description = f"Runs the streaming job of `{pipeline}` up to the present."
+
+    @dg.op(name=f"run_{pipeline}_job", description=description, pool=f"run_{pipeline}")
     def run(
         context: dg.OpExecutionContext, lakehouse: LakehouseResource
     ) -> Iterator[dg.AssetObservation | dg.Output]:
@@ -59,14 +61,7 @@ def _job(catalog: Catalog, pipeline: str) -> dg.JobDefinition:
         yield observed(lakehouse.settings, status)
         yield dg.Output(status.state, metadata=_done(status, ingests))
 
-    @dg.job(
-        name=f"run_{pipeline}",
-        description=f"Runs the streaming job of `{pipeline}` up to the present.",
-    )
-    def run_job() -> None:
-        run()
-
-    return run_job
+    return job_of(f"run_{pipeline}", run)
 
 
 def _done(status: JobStatus, ingests: set[str]) -> dict[str, dg.MetadataValue]:

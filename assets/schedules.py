@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import of_commit
-from assets.resources import BATCH, LakehouseResource, refusals, run_key, schedule
+from assets.resources import BATCH, LakehouseResource, job_of, refusals, run_key, schedule
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
@@ -20,7 +20,7 @@ from lakehouse.storage.log.commits import Commit
 
 @dg.op(pool=BATCH)
 def update_tables(lakehouse: LakehouseResource) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """Rewrites the closed partitions that late rows made dirty, table after table, inputs first."""
+    """Merges late rows into the closed partitions of tables declared late="update", inputs first."""
     from batch_jobs import update as job
 
     with refusals():
@@ -42,9 +42,7 @@ def _reported(
     yield dg.Output(made)
 
 
-@dg.job(description='Merges late rows into the closed partitions of tables declared late="update".')
-def update() -> None:
-    update_tables()
+update = job_of("update", update_tables)
 
 
 class NewTable(dg.Config):
@@ -57,7 +55,10 @@ class NewTable(dg.Config):
 def fill_history(
     config: NewTable, lakehouse: LakehouseResource
 ) -> Iterator[dg.AssetMaterialization | dg.Output]:
-    """Sets the table's handover, if it has none, and computes the history before it."""
+    """Begins a new table over history: sets its handover, if it has none, and computes the history before that.
+
+    The stream goes on from there.
+    """
     from batch_jobs import backfill as job
 
     with refusals():
@@ -66,11 +67,7 @@ def fill_history(
         yield from _reported(lakehouse, job.run(session, planned) if planned else ())
 
 
-@dg.job(
-    description="Begins a new table over history: a batch run up to the handover, then the stream."
-)
-def bootstrap() -> None:
-    fill_history()
+bootstrap = job_of("bootstrap", fill_history)
 
 
 class IngestTable(dg.Config):
@@ -79,8 +76,9 @@ class IngestTable(dg.Config):
 
 @dg.op(pool=BATCH)
 def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.Output[int]:
-    """Judges the quarantined rows of an ingest table again, writes those that are good now, and has the tables that
-    read it follow.
+    """Judges the quarantined rows of an ingest table again and writes those that are good now.
+
+    The tables that read it follow.
     """
     from lakehouse.maintenance import replay_quarantine as job
 
@@ -97,11 +95,7 @@ def replay_quarantine(config: IngestTable, lakehouse: LakehouseResource) -> dg.O
     return dg.Output(done.rows, metadata=metadata)
 
 
-@dg.job(
-    description="Judges quarantined rows of an ingest table again and writes those that are good now."
-)
-def replay() -> None:
-    replay_quarantine()
+replay = job_of("replay", replay_quarantine)
 
 
 def merge_late_rows(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:

@@ -71,27 +71,27 @@ def closed_partitions(settings: Settings, catalog: Catalog) -> dg.SensorDefiniti
 
 
 def _closings(
-    settings: Settings, catalog: Catalog, table: Table, reported: str | None, most: int
+    settings: Settings, catalog: Catalog, table: Table, reported: str | None, limit: int
 ) -> list[dg.AssetMaterialization]:
     ahead = frontier(settings, table)
     last = partition_range(reported, table.partition_by) if reported else None
     # a frontier never moves back, so the table was removed and made again
     if last and ahead and ahead < last.end:
         last = None
-    if most == 0 or ahead is None or (last and ahead < last.end + (last.end - last.start)):
+    if limit == 0 or ahead is None or (last and ahead < last.end + (last.end - last.start)):
         return []  # the usual tick: nothing to report, and no Delta log to read
     span = coverage.closed(settings, table)
     if span is None or (last and span.end <= last.end):
         return []
     span = Range(max(span.start, last.end), span.end) if last else span
-    held = coverage.content(settings, table)
-    stored = held.partitions
+    content = coverage.content(settings, table)
+    stored = content.partitions
     ahead, offsets = partitions.reached(settings, catalog, table)
-    shared: dict[str, Any] = {"delta_version": held.version, "code_version": table.code_version}
+    shared: dict[str, Any] = {"delta_version": content.version, "code_version": table.code_version}
     shared |= {"offsets": dg.MetadataValue.json(offsets)} | instant("frontier", ahead)
     shared |= column_schema(settings, table)
     events = []
-    keys = list(islice(span.partitions(table.partition_by), most))
+    keys = list(islice(span.partitions(table.partition_by), limit))
     quarantined = coverage.reasons(settings, table, keys)
     for key in keys:
         metadata = of_partition(stored.get(key, coverage.Stored()), quarantined[key]) | shared
@@ -278,9 +278,9 @@ def send_notifications(settings: Settings, catalog: Catalog) -> dg.SensorDefinit
 def _different(catalog: Catalog, verdicts: Verdicts) -> Iterator[Notice]:
     by_table = verdicts.now()
     for table in [table for table in catalog if table.name in by_table]:
-        for (start, end), found in by_table[table.name].different.items():
+        for (start, end), diff in by_table[table.name].different.items():
             yield Notice(
-                "verdict_different", table.pipeline, found.rows, found.at, table.name, start, end
+                "verdict_different", table.pipeline, diff.rows, diff.at, table.name, start, end
             )
 
 

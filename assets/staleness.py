@@ -19,11 +19,11 @@ from streaming_jobs.exporters.notifications import Notice
 
 def policy(settings: Settings, catalog: Catalog, table: Table) -> dg.FreshnessPolicy | None:
     """Fails when the table is stale, and warns half of its `stale_after` before. None for a table that may stay as it is."""
-    most = bound(settings, catalog, table)
-    if most is None:
+    longest = bound(settings, catalog, table)
+    if longest is None:
         return None
     return dg.FreshnessPolicy.time_window(
-        fail_window=most, warn_window=most - _within(settings, table) / 2
+        fail_window=longest, warn_window=longest - _within(settings, table) / 2
     )
 
 
@@ -37,10 +37,10 @@ def bound(settings: Settings, catalog: Catalog, table: Table) -> timedelta | Non
     kind, knob = table.kind, settings.freshness_of(table.pipeline)
     if not kind.has_partitions:
         return None
-    most = _within(settings, table) + (
+    longest = _within(settings, table) + (
         knob.cron.longest if knob.cron else knob.interval or timedelta(0)
     )
-    return most + (timedelta(0) if kind.reads_sources else PARTITION_LENGTHS[table.partition_by])
+    return longest + (timedelta(0) if kind.reads_sources else PARTITION_LENGTHS[table.partition_by])
 
 
 def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) -> Iterator[Notice]:
@@ -48,9 +48,9 @@ def stale(settings: Settings, catalog: Catalog, instance: dg.DagsterInstance) ->
     keys = {dg.AssetKey(table.name): table for table in catalog}
     for key, record in instance.get_freshness_state_records(list(keys)).items():
         table = keys[key]
-        if record.freshness_state == "FAIL" and (most := bound(settings, catalog, table)):
+        if record.freshness_state == "FAIL" and (longest := bound(settings, catalog, table)):
             ahead = past_beginning(frontier(settings, table))
-            why = f"nothing was added for {most}; its frontier is {text(ahead) if ahead else 'not known yet'}"
+            why = f"nothing was added for {longest}; its frontier is {text(ahead) if ahead else 'not known yet'}"
             yield Notice("freshness_failed", table.pipeline, why, record.updated_at, table.name)
 
 

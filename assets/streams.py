@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.metadata import instant, of_job
-from assets.resources import BATCH, LakehouseResource, refusals
+from assets.resources import BATCH, LakehouseResource, job_of, refusals
 from lakehouse.declare.catalog import Catalog
 from lakehouse.settings import Settings
 from lakehouse.settings_values import RESOURCES
@@ -73,29 +73,22 @@ def specs(settings: Settings, catalog: Catalog) -> list[dg.AssetSpec]:
 
 def jobs(catalog: Catalog) -> list[dg.JobDefinition]:
     """Returns four jobs for each pipeline: start, stop, restart and rescale."""
-    return [_job(op) for pipeline in catalog.pipelines() for op in _ops(pipeline)]
+    ops = (op for pipeline in catalog.pipelines() for op in _ops(pipeline))
+    return [job_of(op.name.removesuffix("_job"), op) for op in ops]
 
 
 def _ops(pipeline: str) -> list[dg.OpDefinition]:
-    of = f"the streaming job of `{pipeline}`"
-    stop = f"Drains and stops {of}; it is to be stopped from now on."
-    restart = f"Stops and starts {of}; paused queries are tried again."
+    job = f"the streaming job of `{pipeline}`"
+    stop = f"Drains and stops {job}; it is to be stopped from now on."
+    restart = f"Stops and starts {job}; paused queries are tried again."
     return [
-        _start(pipeline, f"Starts {of}, unless it runs; it is to run from now on."),
+        _start(pipeline, f"Starts {job}, unless it runs; it is to run from now on."),
         _ending(pipeline, "stop", supervisor.stop, stop),
         _ending(pipeline, "restart", supervisor.restart, restart),
         _rescale(
-            pipeline, f"Starts {of} on the present settings, with the state that Spark keeps."
+            pipeline, f"Starts {job} on the present settings, with the state that Spark keeps."
         ),
     ]
-
-
-def _job(op: dg.OpDefinition) -> dg.JobDefinition:
-    @dg.job(name=op.name.removesuffix("_job"), description=op.description)
-    def job() -> None:
-        op()
-
-    return job
 
 
 def observed(settings: Settings, status: JobStatus) -> dg.AssetObservation:
@@ -112,8 +105,8 @@ def divided(rescaled: "list[Rescaled]", state: str) -> dg.Output:
     """Returns the tables whose state was divided again. Raises Failure if a state differs from the original."""
     from lakehouse.stream.rescaling import Rescaled, difference
 
-    columns = [dg.TableColumn(each.name) for each in fields(Rescaled)]
-    rows = [dg.TableRecord(asdict(each)) for each in rescaled]
+    columns = [dg.TableColumn(field.name) for field in fields(Rescaled)]
+    rows = [dg.TableRecord(asdict(table)) for table in rescaled]
     metadata = {"divided": dg.MetadataValue.table(rows, dg.TableSchema(columns))}
     if message := difference(rescaled):
         raise dg.Failure(message, metadata=metadata, allow_retries=False)

@@ -125,23 +125,23 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
 
         with refusals():
             commit = reference_tables.rebuild(lakehouse.session_of(table), table)
-        held = coverage.content(lakehouse.settings, table)
+        content = coverage.content(lakehouse.settings, table)
         metadata = of_commit(commit) if commit else {}
-        metadata |= {"changed": commit is not None, "delta_version": held.version}
-        metadata["rows"] = held.rows
+        metadata |= {"changed": commit is not None, "delta_version": content.version}
+        metadata["rows"] = content.rows
         return dg.MaterializeResult(metadata=metadata)
 
     return rebuild
 
 
 def _deps(catalog: Catalog, table: Table) -> list[dg.AssetDep]:
-    timed = {each.name: each for each in catalog.timed_inputs(table)}
+    timed = {source.name: source for source in catalog.timed_inputs(table)}
     deps = []
     for name in table.inputs:
         partitioned = name in timed and not timed[name].kind.reads_sources
         mapping = partitions.mapping(table) if partitioned else None
         deps.append(dg.AssetDep(name, partition_mapping=mapping))
-    if any(each.pipeline != table.pipeline for each in timed.values()):
+    if any(source.pipeline != table.pipeline for source in timed.values()):
         deps.append(dg.AssetDep(job_key(table.pipeline)))
     return deps
 

@@ -8,7 +8,6 @@ import dagster as dg
 from assets.resources import RECONCILIATION, LakehouseResource, refusals
 from assets.streams import job_key
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.targets import Target
 from lakehouse.sinks import actions, comparison
 from streaming_jobs.supervision.jobs import follower_of
 
@@ -28,23 +27,20 @@ def specs(catalog: Catalog) -> list[dg.AssetSpec]:
             deps=[table.name],
             description=_DESCRIPTION.format(target=name, table=table.name),
             group_name="targets",
-            kinds=_kinds(catalog.target(name)[1]),
+            kinds={catalog.target(name)[1].symbol} - {""},
             tags={"pipeline": table.pipeline},
         )
         for name, table in catalog.targets().items()
     ]
 
 
-def _kinds(target: Target) -> set[str]:
-    return {target.symbol} if target.symbol else set()
-
-
 def checks(catalog: Catalog) -> list[dg.AssetChecksDefinition]:
-    made = []
-    for name in catalog.targets():
-        check = _target_equals_table if catalog.target(name)[1].reads_back else _nothing_refused
-        made.append(check(name))
-    return made
+    """Returns the check of each target: of its rows, or, if it acts and has none, of its actions."""
+    reads_back = {name: catalog.target(name)[1].reads_back for name in catalog.targets()}
+    return [
+        _target_equals_table(name) if rows else _nothing_refused(name)
+        for name, rows in reads_back.items()
+    ]
 
 
 def schedules(catalog: Catalog) -> Sequence[dg.ScheduleDefinition]:
@@ -79,7 +75,7 @@ def _nothing_refused(name: str) -> dg.AssetChecksDefinition:
             description=f"{len(refused)} refused; `lakehouse publish refused {name}`",
             metadata={
                 "refused": len(refused),
-                "answers": dict(Counter(each.said for each in refused)),
+                "answers": dict(Counter(line.said for line in refused)),
             },
         )
 
@@ -97,7 +93,7 @@ def _target_equals_table(name: str) -> dg.AssetChecksDefinition:
         table, target = lakehouse.catalog.target(name)
         with refusals():
             result = comparison.compare(lakehouse.declared, table, target)
-        causes = Counter(each.cause for each in result.differences)
+        causes = Counter(difference.cause for difference in result.differences)
         return dg.AssetCheckResult(
             passed=result.verdict == "EQUAL",
             description=f"{result.verdict}: version {result.version} of {table.name}",

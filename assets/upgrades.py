@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import BATCH, LakehouseResource, refusals, run_key
+from assets.resources import BATCH, LakehouseResource, job_of, refusals, run_key
 from assets.streams import asked_by
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
@@ -23,28 +23,27 @@ VERSIONS_AGREE = "versions_agree"
 
 @dg.op
 def plan(lakehouse: LakehouseResource) -> dg.Output[int]:
-    """Shows what a start of the declared tables would change: `lakehouse plan`. Counts those that need a command first."""
+    """Shows what a start of the tables as they are declared now would change: `lakehouse plan`. Changes nothing.
+
+    Its output is the number of tables that need a command first.
+    """
     from lakehouse.cli import change_plan
 
     planned = change_plan.planned(lakehouse.declared, lakehouse.catalog, undeclared=True)
     rows = []
-    for each in planned:
-        if each.action != "nothing":
-            why = "; ".join((*each.changes, each.says))
-            facts = {"table": each.table, "plan": each.action, "command": each.command, "why": why}
+    for plan in planned:
+        if plan.action != "nothing":
+            why = "; ".join((*plan.changes, plan.says))
+            facts = {"table": plan.table, "plan": plan.action, "command": plan.command, "why": why}
             rows.append(dg.TableRecord(facts))
-    asking = sum(each.action in change_plan.ASKING for each in planned)
+    asking = sum(plan.action in change_plan.ASKING for plan in planned)
     columns = [dg.TableColumn(name) for name in ("table", "plan", "command", "why")]
     changed = dg.MetadataValue.table(rows, dg.TableSchema(columns))
     metadata: dict[str, Any] = {"tables": len(planned), "changed": changed}
     return dg.Output(asking, metadata=metadata)
 
 
-@dg.job(
-    description="Shows what a start of the tables as they are declared now would change. Changes nothing."
-)
-def plan_changes() -> None:
-    plan()
+plan_changes = job_of("plan_changes", plan)
 
 
 class Filled(dg.Config):
@@ -73,7 +72,7 @@ def fill(
         table = lakehouse.catalog.table(config.table)
     upgrade, partitions, rows = _compared(lakehouse, table, within)
     yield dg.AssetCheckEvaluation(dg.AssetKey(table.name), VERSIONS_AGREE, **_outcome(upgrade))
-    differing = [each for each in partitions if each.differs]
+    differing = [partition for partition in partitions if partition.differs]
     metadata: dict[str, Any] = dict(upgrade.compared)
     metadata |= {"rows_filled": rows, "differing_partitions": _table(differing)}
     if upgrade.refused:
@@ -81,11 +80,7 @@ def fill(
     yield dg.Output(len(differing), metadata=metadata)
 
 
-@dg.job(
-    description="Fills a changed table beside the present one, up to now, and compares both, while the streams go on."
-)
-def fill_upgrade() -> None:
-    fill()
+fill_upgrade = job_of("fill_upgrade", fill)
 
 
 def _compared(
@@ -103,7 +98,7 @@ def _compared(
 
 def _table(partitions: "Sequence[Compared]") -> dg.MetadataValue:
     columns = [dg.TableColumn(name) for name in partitions[0].counts] if partitions else []
-    records = [dg.TableRecord(each.counts) for each in partitions]
+    records = [dg.TableRecord(partition.counts) for partition in partitions]
     return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
@@ -156,13 +151,7 @@ def compare(
     yield dg.Output(differing, metadata={"tables": [table.name for table in tables]})
 
 
-@dg.job(
-    description="Brings the versions beside tables up to the present and compares both, while the streams go on."
-)
-def compare_versions() -> None:
-    compare()
-
-
+compare_versions = job_of("compare_versions", compare)
 _NONE = "no table has a version beside it; `fill_upgrade` fills one"
 
 
@@ -174,7 +163,7 @@ def beside(lakehouse: Lakehouse) -> tuple[list[str], list[str]]:
         name: upgrades.hindrance(lakehouse, lakehouse.catalog.table(name))
         for name in upgrades.of_all(lakehouse)
     }
-    return [name for name in why if not why[name]], [each for each in why.values() if each]
+    return [name for name in why if not why[name]], [reason for reason in why.values() if reason]
 
 
 def follow_versions(settings: Settings, catalog: Catalog) -> dg.ScheduleDefinition:
@@ -238,31 +227,26 @@ class Exchanged(dg.Config):
 def exchange(
     context: dg.OpExecutionContext, config: Exchanged, lakehouse: LakehouseResource
 ) -> dg.Output[str]:
-    """Has the version beside a table take its place, or takes that back, with its streaming job started again if it is to run."""
-    from lakehouse.storage.disk import full_disk
+    """Has the filled version of a table take its place, in one commit, or takes that back.
+
+    Its streaming job is ended for that, and goes on with the loaded code.
+    """
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange as job
     from streaming_jobs.supervision import supervisor
 
     with refusals():
-        chosen, settings = lakehouse.catalog.table(config.table), lakehouse.settings
-        what = f"the exchange of the versions of {chosen.name}"
+        chosen = lakehouse.catalog.table(config.table)
 
         def catch_up(table: Table) -> None:
             beside.catch_up(lakehouse.session_of(table), table)
 
-        with full_disk.named(settings, what, lambda: job.stands(settings, chosen)):
-            done, pid = job.exchange(
-                lakehouse.declared, chosen.name, config.command, catch_up, asked_by(context)
-            )
+        done, pid = job.exchange(
+            lakehouse.declared, chosen.name, config.command, catch_up, asked_by(context)
+        )
         if pid is not None:
             supervisor.await_running(lakehouse.settings, chosen.pipeline, pid)
     return dg.Output(done.state, metadata={"at": done.at, "code_version": done.code_version})
 
 
-@dg.job(
-    description="Has the filled version of a table take its place, in one commit, or takes that back. "
-    "Its streaming job is ended for that, and goes on with the loaded code."
-)
-def exchange_versions() -> None:
-    exchange()
+exchange_versions = job_of("exchange_versions", exchange)

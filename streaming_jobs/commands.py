@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson, Pipelines
+from lakehouse.cli.console import AsJson, Pipelines, Wait
 from streaming_jobs.command_groups import (
     exporter_commands,
     publish_commands,
@@ -34,10 +34,6 @@ app = console.group(
 for command in (exporter_commands.board, exporter_commands.metrics, exporter_commands.lineage):
     app.command()(command)
 
-_WAIT = Annotated[
-    float | None,
-    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
-]
 _DRAIN = Annotated[float, typer.Option(help="Seconds to drain")]
 _NOW = Annotated[
     bool,
@@ -48,7 +44,7 @@ _NOW = Annotated[
 
 
 @stream.command()
-def start(pipelines: Pipelines = None, wait: _WAIT = None) -> None:
+def start(pipelines: Pipelines = None, wait: Wait = None) -> None:
     """Start streaming jobs. Each is a process of its own, which goes on when this command ends.
 
     A scheduled job is run once up to the present, while the command waits, and is then on its
@@ -105,7 +101,7 @@ def stop(
 
 @stream.command()
 def restart(
-    pipelines: Pipelines = None, wait: _WAIT = None, timeout: _DRAIN = 60, now: _NOW = False
+    pipelines: Pipelines = None, wait: Wait = None, timeout: _DRAIN = 60, now: _NOW = False
 ) -> None:
     """Stop and start streaming jobs; paused queries are tried again."""
     from streaming_jobs.supervision import supervisor
@@ -122,7 +118,7 @@ def restart(
 
 
 @stream.command()
-def rescale(pipelines: Pipelines = None, wait: _WAIT = None) -> None:
+def rescale(pipelines: Pipelines = None, wait: Wait = None) -> None:
     """Start streaming jobs again on more or fewer resources, as the settings say now.
 
     Where Spark keeps a state, it is divided into that many partitions while the job is stopped, and
@@ -226,9 +222,7 @@ def supervise(
     ] = 2,
 ) -> None:
     """Keep streaming jobs, and the followers of their tables, in their desired state until Ctrl-C, as Dagster's sensor does."""
-    import signal
-
-    from lakehouse.stopping import Stop
+    from lakehouse.stopping import by_signals
     from streaming_jobs import progress
     from streaming_jobs.exporters import notifications
     from streaming_jobs.supervision import control_loop
@@ -236,23 +230,20 @@ def supervise(
 
     lakehouse, chosen = _chosen(pipelines)
     settings, named = lakehouse.settings, with_followers(lakehouse.catalog, chosen)
-    stopping = Stop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
     troubles: dict[str, str] = {}
-    while not control_loop.wait(settings, named, stopping, every):
-        for pipeline in named:
-            decision = control_loop.step(settings, pipeline)
-            trouble = decision.why if decision.trouble else ""
-            new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
-            if decision.action != "nothing" or (trouble and new):
-                console.print_text(
-                    f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
-                )
-        for failure in notifications.send(
-            settings, [n for pipeline in named for n in notifications.of_job(settings, pipeline)]
-        ):
-            console.print_text(f"{progress.now()} {failure}")
+    with by_signals() as stopping:
+        while not control_loop.wait(settings, named, stopping, every):
+            for pipeline in named:
+                decision = control_loop.step(settings, pipeline)
+                trouble = decision.why if decision.trouble else ""
+                new, troubles[pipeline] = trouble != troubles.get(pipeline, ""), trouble
+                if decision.action != "nothing" or (trouble and new):
+                    console.print_text(
+                        f"{progress.now()} {pipeline}: {decision.action}, {decision.why}"
+                    )
+            notices = [notice for job in named for notice in notifications.of_job(settings, job)]
+            for failure in notifications.send(settings, notices):
+                console.print_text(f"{progress.now()} {failure}")
 
 
 @stream.command()

@@ -31,7 +31,7 @@ from streaming_jobs.previews import Previews
 from streaming_jobs.process import Process
 from streaming_jobs.progress import QueryStatus
 from streaming_jobs.progress_log import ProgressLog
-from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, said
+from streaming_jobs.queries import OF_THE_PROCESS, SupervisedQuery, cause, in_a_line
 from streaming_jobs.references import References
 from streaming_jobs.supervision import desired, healing, job_logs, standby
 from streaming_jobs.supervision.lease import Lease
@@ -48,7 +48,7 @@ class Job:
     """The process of one pipeline: starts its queries, reports how they do, ends them."""
 
     def __init__(
-        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, turn: Lease
+        self, lakehouse: Lakehouse, pipeline: str, available_now: bool, lease: Lease
     ) -> None:
         self.lakehouse, self.settings = lakehouse, lakehouse.settings
         self.pipeline, self.available_now = pipeline, available_now
@@ -57,15 +57,15 @@ class Job:
         self.process = Process(
             settings,
             pipeline,
-            turn,
+            lease,
             queries=tuple(self.paused.values()),
             freshness=str(settings.freshness_of(pipeline)),
         )
         self.say, self.stopping = self.process.say, self.process.stopping
         self.well_since: datetime | None = None  # since when it is at work
         self.queries: dict[str, SupervisedQuery] = {}
-        self.references: References | None = None  # once there is a session
-        self.previews: Previews | None = None  # once there is a session
+        self.references: References  # once there is a session
+        self.previews: Previews
         self.flushed = time.monotonic()
         self.progress_log = ProgressLog()
 
@@ -82,7 +82,7 @@ class Job:
             status = self.process.status
             # a JVM that answers no more is given the moments that its end takes
             within = _END_OF_JVM if isinstance(err, OF_THE_PROCESS) else 0.0
-            if status.jvm and not self.process.turn.refusal() and status.await_end_of_jvm(within):
+            if status.jvm and not self.process.lease.refusal() and status.await_end_of_jvm(within):
                 raise JobError(
                     f"jvm={status.jvm}: Spark's JVM ended, killed or out of memory; {cause(str(err))}"
                 ) from err
@@ -109,7 +109,7 @@ class Job:
         ui = spark.sparkContext.uiWebUrl or ""
         self.say(jvm=jvm, jvm_started=processes.started(jvm), ui=ui)
         self._stage("reference tables")
-        self.references = References(session, tables, self.process.turn.check)
+        self.references = References(session, tables, self.process.lease.check)
         self.references.fill()
         tables = [t for t in tables if t.kind.is_streamed]
         self.previews = Previews(session, tables, lambda message: self.say(error=message))
@@ -174,7 +174,7 @@ class Job:
         except OF_THE_PROCESS:
             raise
         except Exception as err:
-            return said(err)
+            return in_a_line(err)
         self._await(lambda: self.stopping.is_set() or not query.active, alone=False)
         return query.failure() if not self.stopping.is_set() else ""  # else it ended by its guard
 
@@ -187,7 +187,7 @@ class Job:
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise
-            return said(err)
+            return in_a_line(err)
         return ""
 
     def _guard(self, ends: bool, point: str) -> None:
@@ -196,7 +196,7 @@ class Job:
         It also stops a query that `ends` once the job is asked to stop, because new input would never end.
         """
         if point == "begin":
-            self.process.turn.check()
+            self.process.lease.check()
         if point == "begin" and ends and self.stopping.is_set():
             raise JobError(
                 "asked to stop: this micro-batch has written nothing, and is the first of the next process"
@@ -206,25 +206,20 @@ class Job:
         """Renews the status until `done`, and with `alone` tends each query."""
         while True:
             ended = done()
-            if self.previews:
-                self.previews.check()
+            self.previews.check()
             for query in self.queries.values():
                 if alone and not self.stopping.is_set():
                     query.tend()
             state = "degraded" if any(q.paused for q in self.queries.values()) else "running"
-            memory = {
-                "python_bytes": progress.memory(self.process.status.pid),
-                "jvm_bytes": progress.memory(self.process.status.jvm),
-            }
-            references = self.references.status if self.references else ()
             now = datetime.now(UTC)
             self.well_since = self.well_since or now
             self.say(
                 state=state,
                 queries=tuple(query.observe() for query in self.queries.values()),
-                references=references,
+                references=self.references.status,
                 well=_well(self.queries.values(), self.well_since, now),
-                **memory,
+                python_bytes=progress.memory(self.process.status.pid),
+                jvm_bytes=progress.memory(self.process.status.jvm),
             )
             if ended:
                 return
@@ -242,7 +237,6 @@ class Job:
 
         A head of the pipeline ends when it has nothing to do, or by its guard when it begins the next micro-batch.
         """
-        assert self.previews is not None  # the job has run
         self.previews.stop()
         deadline, cut = time.monotonic() + _DRAIN, []
         for supervised in self.queries.values():
@@ -298,8 +292,8 @@ def _check_topics(settings: Settings, topics: list[str]) -> None:
         with suppress(BrokerError):  # AccessError if it only hides them
             kafka_topics.ids(kafka_client.admin(settings), missing)
         raise BrokerError(
-            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; create it: `lakehouse topic "
-            f"create {missing[0]} --partitions 4` (`lakehouse produce` creates those of a pipeline's producer)"
+            f"topic={', '.join(missing)}: the broker does not have it, so there is nothing to read; "
+            f"`lakehouse topic create {missing[0]} --partitions 4` creates it"
         )
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.streaming import StreamingQuery
 from lakehouse.declare.table import Table
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import early_results
-from streaming_jobs.queries import said
+from streaming_jobs.queries import in_a_line
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Previews:
     def _stands_still(self, table: Table, error: Exception) -> None:
         message = (
             f"table={table.name}__early: early results stand still until the job is started again; "
-            f"{said(error)}"
+            f"{in_a_line(error)}"
         )
         _log.warning(message)
         self.report(message)

@@ -18,7 +18,7 @@ from lakehouse.errors import JobError, LakehouseError
 from lakehouse.settings import Settings, from_environment
 from lakehouse.stopping import Stop
 from streaming_jobs import progress
-from streaming_jobs.supervision import desired, jobs, lease, origins
+from streaming_jobs.supervision import desired, jobs, lease
 from streaming_jobs.supervision.holders import here
 from streaming_jobs.supervision.lease import Lease
 
@@ -26,17 +26,17 @@ from streaming_jobs.supervision.lease import Lease
 class Process:
     """One life of a job's process. `first` are further fields of its first status."""
 
-    def __init__(self, settings: Settings, job: str, turn: Lease, **first: Any) -> None:
-        self.settings, self.job, self.turn = settings, job, turn
+    def __init__(self, settings: Settings, job: str, lease: Lease, **first: Any) -> None:
+        self.settings, self.job, self.lease = settings, job, lease
         self.stopping = Stop()
         self.status = progress.of_this_process(
-            job, epoch=turn.epoch, code=origins.origins(settings), **first
+            job, epoch=lease.epoch, code=progress.origins(settings), **first
         )
         self._asked = desired.read(settings, job)
 
     def say(self, **changes: Any) -> None:
         """Renews the status file. Raises JobError, and leaves the file alone, if another process has taken over."""
-        self.turn.check()
+        self.lease.check()
         self.status = replace(self.status, place=here(), **changes)
         progress.write(self.settings, self.status)
 
@@ -60,10 +60,10 @@ class Work(Protocol):
     def fail(self, error: str, expected: bool) -> None: ...
 
 
-def arguments_of(module: str, description: str, of: str) -> argparse.ArgumentParser:
+def arguments_of(module: str, description: str, name: str) -> argparse.ArgumentParser:
     """Returns the arguments of a job's module: the name that it runs `of`, and `--foreground`."""
     parser = argparse.ArgumentParser(prog=module, description=description)
-    parser.add_argument(of)
+    parser.add_argument(name)
     help = "a command runs it, and no supervisor keeps it running"
     parser.add_argument("--foreground", action="store_true", help=help)
     return parser
@@ -85,10 +85,10 @@ def run(
         settings = from_environment()
         logs.configure(settings, timed=True)
         settings, job, begin = prepared(settings)
-        with lease.acquire(settings, job) as turn:
+        with lease.acquire(settings, job) as own_lease:
             if foreground:
                 desired.wish(settings, job, "unsupervised", jobs.command("run", job))
-            work = begin(turn)
+            work = begin(own_lease)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: work.ask_to_stop())
             work.run()
@@ -103,7 +103,7 @@ def run(
 
 def _failed(log: logging.Logger, work: Work | None, err: Exception) -> int:
     """Reports why the process ends, also in its status if that is still its own, and returns the exit code."""
-    lost = work.process.turn.refusal() if work else None
+    lost = work.process.lease.refusal() if work else None
     err = lost or err  # a lost lease is the cause of any failure
     expected = isinstance(err, LakehouseError)
     log.error(str(err), exc_info=None if expected else err)

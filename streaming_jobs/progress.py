@@ -10,6 +10,7 @@ The desired state of the job is in `streaming_jobs.supervision.desired`, its lea
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -61,7 +62,7 @@ class QueryStatus:
     since: str = ""  # of the state
     restarts: int = 0  # alone, the process went on
     error: str = ""  # the last one, or why it is paused
-    waits: str = ""  # why its table is behind or empty, looked at each minute
+    waits: str = ""  # why its table lags or is empty, looked at each minute
     trouble: str = ""  # why its input cannot be read just now; it goes on by itself
     begun: str = ""  # why this process began a new generation of its checkpoint
     offsets: str = ""  # of a paused query: the range of the batch that it cannot get through
@@ -160,6 +161,23 @@ def memory(pid: int) -> int:
         return psutil.Process(pid).memory_info().rss if pid else 0
     except psutil.NoSuchProcess:
         return 0
+
+
+def origins(settings: Settings) -> dict[str, str]:
+    """Returns the file of each module of tables in this process, which has loaded the catalogue."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in settings.tables}
+    return {name: str(file) for name, file in files.items() if file}
+
+
+def other_origins(settings: Settings, status: JobStatus) -> list[str]:
+    """Returns a remark for each module that the job's process imported from another file than this process."""
+    ours = origins(settings) if status.alive and status.place.is_here else {}
+    return [
+        f"tables={name!r}: the job runs {status.code[name]}, and this command has read {file}: one name is one module, or they "
+        f"disagree; set PYTHONPATH for both to the folder that is meant, then `lakehouse stream restart {status.pipeline}`"
+        for name, file in ours.items()
+        if status.code.get(name, file) != file
+    ]
 
 
 def write(settings: Settings, status: JobStatus) -> None:

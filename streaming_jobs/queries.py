@@ -138,7 +138,7 @@ class SupervisedQuery:
             return
         progress.note_failure(self.session.settings, self.table.pipeline, self.table.name, str(err))
         self.query = None
-        self._failed(said(err), None)
+        self._failed(in_a_line(err), None)
 
     def _failed(self, error: str, stuck: tuple[int, str] | None, access: bool = False) -> None:
         """Restarts the query, or pauses it. Raises JobError if the process had better start again."""
@@ -255,7 +255,7 @@ def _remedy(session: Session, table: Table) -> str:
     return f"remove the cause, or the checkpoint {folder} (nothing is lost: the table's commits say where it is), {again}"
 
 
-def said(err: Exception) -> str:
+def in_a_line(err: Exception) -> str:
     """Returns the text of an error in a line: of this library's errors as it is, of any other its cause."""
     return str(err) if isinstance(err, LakehouseError) else cause(f"{type(err).__name__}: {err}")
 
@@ -267,7 +267,7 @@ def cause(text: str) -> str:
         line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\t")
     ]
     matches = ((n, match) for n, line in enumerate(lines) if (match := _EXCEPTION.match(line)))
-    last, exception = max(matches, key=lambda each: each[0], default=(-1, None))
+    last, exception = max(matches, key=lambda numbered: numbered[0], default=(-1, None))
     if exception is None:
         return (lines[:1] or ["no text"])[0][:500]
     message = exception[1]

@@ -76,10 +76,10 @@ def play(console: "Console", folder: Path, stopping: Stop, *, auto: bool, keep: 
         console.print(Text.assemble(("✗ not verified: ", "bold red"), f"{err}"))
     finally:
         parts.end("job", "board", "what is left")
-        kept = keep or exit_code in (1, 2)  # there is something to look at
-        if not kept:
+        stays = keep or exit_code in (1, 2)  # there is something to look at
+        if not stays:
             shutil.rmtree(folder, ignore_errors=True)
-    left = f"{folder} stays" if kept else f"{folder} is removed (--keep keeps it)"
+    left = f"{folder} stays" if stays else f"{folder} is removed (--keep keeps it)"
     console.print(f"[dim]All processes of the tour have ended; {left}.[/dim]", soft_wrap=True)
     return exit_code
 

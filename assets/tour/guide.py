@@ -73,19 +73,19 @@ class Guide:
                     process.wait()
                     raise Stopped(command)
             output.seek(0)
-            said = output.read().decode(errors="replace")
+            text_ = output.read().decode(errors="replace")
         failed = process.returncode != exit_code
-        self._show(said, _LINES_OF_A_FAILURE if failed else lines)
+        self._show(text_, _LINES_OF_A_FAILURE if failed else lines)
         if failed:
             raise CheckError(
                 f"`{command}` must end with exit code {exit_code}, and ended with {process.returncode}"
             )
 
-    def _show(self, said: str, most: int) -> None:
-        all_lines = (line.rstrip() for line in said.splitlines() if line.strip(" ─"))
+    def _show(self, output: str, limit: int) -> None:
+        all_lines = (line.rstrip() for line in output.splitlines() if line.strip(" ─"))
         lines = [line for line in all_lines if not line.startswith(_NO_OUTPUT)]
-        more = [f"… {len(lines) - most} more lines"] if len(lines) > most else []
-        for line in (*lines[:most], *more):
+        more = [f"… {len(lines) - limit} more lines"] if len(lines) > limit else []
+        for line in (*lines[:limit], *more):
             shown = Text(f"  {line}", style="dim")
             if "  " in line.strip():  # of a table; a sentence is folded
                 shown.truncate(self.console.width - 1, overflow="ellipsis")
@@ -135,11 +135,11 @@ class Guide:
 
     def check(self, rule: str, seen: Iterable[Hashable], wanted: Iterable[Hashable]) -> None:
         """Raises CheckError with what is missing and what is too much, unless both have the same rows."""
-        there, expected = Counter(seen), Counter(wanted)
-        if there != expected:
-            missing = _first((expected - there).elements())
+        actual, expected = Counter(seen), Counter(wanted)
+        if actual != expected:
+            missing = _first((expected - actual).elements())
             raise CheckError(
-                f"{rule}: missing {missing}; not expected {_first((there - expected).elements())}"
+                f"{rule}: missing {missing}; not expected {_first((actual - expected).elements())}"
             )
 
     def check_turnover(self, name: str = "turnover", minutes: int = 1) -> int:

@@ -44,7 +44,7 @@ def planned(
     lakehouse: Lakehouse, tables: Iterable[Table], *, undeclared: bool = False
 ) -> list[Planned]:
     """Returns the plan for each of the tables; with `undeclared` also for those on disk that no module declares."""
-    plans = [_of(lakehouse, table) for table in tables]
+    plans = [_plan_of(lakehouse, table) for table in tables]
     if undeclared:
         says = "no module declares it; its rows stay, and nothing fills or maintains it"
         names = layout.known(lakehouse.settings)
@@ -53,7 +53,7 @@ def planned(
     return plans
 
 
-def _of(lakehouse: Lakehouse, table: Table) -> Planned:
+def _plan_of(lakehouse: Lakehouse, table: Table) -> Planned:
     downstream = lakehouse.catalog.downstream(table)
     rows, size = _read(lakehouse, table)
     if not table.kind.is_streamed:
@@ -92,7 +92,7 @@ def _of(lakehouse: Lakehouse, table: Table) -> Planned:
 def _read(lakehouse: Lakehouse, table: Table) -> tuple[int, int]:
     """Returns the rows of the inputs that are tables, and their bytes."""
     inputs = lakehouse.catalog.input_tables(table)
-    paths = [lakehouse.path(each) for each in inputs]
+    paths = [lakehouse.path(source) for source in inputs]
     files = [file for path in paths for file in delta_log.files(path)]
     return sum(f["num_records"] or 0 for f in files), sum(f["size_bytes"] for f in files)
 

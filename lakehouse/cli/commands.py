@@ -79,11 +79,10 @@ def accept(table: TableName) -> None:
 def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
     from lakehouse.cli.table_status import lost_quarantines
 
-    for each, rows in lost_quarantines(lakehouse).items():
-        if name in ("", each):
+    for table, rows in lost_quarantines(lakehouse).items():
+        if name in ("", table):
             console.print_note(
-                f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; "
-                "restore that folder from a copy to get them back"
+                f"table={table}: {rows:,} quarantined rows are gone, because its quarantine was removed; restore it from a copy"
             )
 
 
@@ -331,7 +330,7 @@ def state(
 
     lakehouse = opening.lakehouse()
     declared = lakehouse.catalog.table(table)  # an unknown name is refused before a JVM starts
-    pairs = [each.partition("=") for each in key or []]
+    pairs = [given.partition("=") for given in key or []]
     if unusable := next((name for name, equals, _ in pairs if not equals), None):
         raise RangeError(f"key={unusable!r}: a column and its value; write column=value")
     with (

@@ -34,6 +34,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, fo
 Pipelines = Annotated[list[str] | None, typer.Argument(help="Pipelines; by default all")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
+Wait = Annotated[
+    float | None,
+    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
+]
 _STYLES = {"EQUAL": "green", "DIFFERENT": "bold red"}
 _STYLES |= dict.fromkeys(("PENDING", "OPEN", "UNVERIFIABLE"), "yellow")
 EXTRAS = {  # top-level module -> the extra that installs it
@@ -249,8 +253,11 @@ def print_columns(
     print_rows(columns, rows, title)
 
 
-def print_facts(facts: Mapping[str, object]) -> None:
-    """Prints names and values, one pair a line."""
+def print_facts(facts: Mapping[str, object], as_json: bool = False) -> None:
+    """Prints names and values, one pair a line, or as JSON."""
+    if as_json:
+        print_json([facts])
+        return
     from rich.table import Table
     from rich.text import Text
 

@@ -134,8 +134,8 @@ def _root(settings: Settings, name: str) -> Finding:
         return Finding(name, "fail", f"{folder} cannot be written to", remedy)
     if root.others_read(settings):
         remedy = f"chmod 700 {settings.root}, unless they are meant to"
-        found = f"{settings.root}: other users of this machine can read it"
-        return Finding(name, "note", found, remedy)
+        remark = f"{settings.root}: other users of this machine can read it"
+        return Finding(name, "note", remark, remedy)
     free = root.free(settings)
     if free < _LITTLE:
         remedy = "make room; streams wait while a disk is full"

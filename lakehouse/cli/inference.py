@@ -139,7 +139,7 @@ class EventTime:
     unit: str  # times, dates, epoch milliseconds or epoch seconds
     values: Values
 
-    def of(self, line: dict) -> datetime | None:
+    def instant_of(self, line: dict) -> datetime | None:
         value: object = line
         for name in self.path:
             value = value.get(name) if isinstance(value, dict) else None
@@ -149,7 +149,7 @@ class EventTime:
             return datetime.fromtimestamp(value / (1000 if "milli" in self.unit else 1), UTC)
         return _instant(str(value))
 
-    def moved(self, line: dict, instant: datetime) -> dict:
+    def at(self, line: dict, instant: datetime) -> dict:
         """Returns the line with another event time, written as the others are."""
         seconds = int(instant.timestamp())
         epoch = seconds * 1000 if "milli" in self.unit else seconds
@@ -206,13 +206,12 @@ def inferred(file: str, raw: Sequence[bytes]) -> Inferred:
     lower = [name.lower() for name in whole.fields]
     if twice := [name for name in whole.fields if not name or lower.count(name.lower()) > 1]:
         raise SettingsError(
-            f"file={file}, fields={', '.join(map(repr, twice))}: a column has a name of its own, in upper or lower case; "
-            "rename these fields"
+            f"file={file}, fields={', '.join(map(repr, twice))}: a column has a name of its own, whatever its case; rename them"
         )
     event_time = _event_time(file, whole, len(lines))
     if event_time.unit != "epoch milliseconds":  # the library reads seconds, and no milliseconds
         event_time.values.declared = "TIMESTAMP"
-    instants = [instant for line in lines if (instant := event_time.of(line))]
+    instants = [instant for line in lines if (instant := event_time.instant_of(line))]
     key, reason = _key(whole, lines, event_time)
     return Inferred(lines, whole.fields, _columns(whole.fields), event_time, key, reason, min(instants),
                     max(instants), tuple(_remarks(instants, len(lines))))  # fmt: skip
@@ -310,14 +309,14 @@ def _columns(names: Collection[str]) -> dict[str, str]:
     """Returns field -> column: plain words, and none that the library reserves."""
     free = {name: name.isidentifier() and not name.startswith("_") and name not in (WINDOW, INGESTION)
             for name in names}  # fmt: skip
-    taken = {name.lower() for name in names if free[name]} | {WINDOW, INGESTION}
+    used = {name.lower() for name in names if free[name]} | {WINDOW, INGESTION}
     columns = {}
     for name in names:
         column = name if free[name] else re.sub(r"\W", "_", name).strip("_") or "field"
-        while not free[name] and column.lower() in taken:
+        while not free[name] and column.lower() in used:
             column += "_"
         columns[name] = column
-        taken.add(column.lower())
+        used.add(column.lower())
     return columns
 
 

@@ -41,7 +41,7 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
         driving = lakehouse.catalog.driving_input(ingest)
         if driving is None:
             raise RangeError(
-                f"table={table.name}: no ingest table is behind it, so none of its rows has an arrival"
+                f"table={table.name}: it reads no ingest table, so none of its rows has an arrival"
             )
         ingest = driving
     several = any(source.framing for source in lakehouse.catalog.sources_of(ingest).values())
@@ -51,10 +51,10 @@ def histogram(lakehouse: Lakehouse, table: Table) -> tuple[Table, list[Bucket]]:
         f"(PARTITION BY _arrival['topic'], _arrival['partition'] ORDER BY _arrival['offset']{place} "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     )
-    judged = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"
+    recorded = f"date_part('epoch', _arrival['watermark']) + {ingest.delay.total_seconds()}"
     # nothing is known of rows before all others and before any watermark: they count as on time
     marked = f"CASE WHEN {ingest.marker} THEN {moment} END" if ingest.marker else moment
-    head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '{BEGINNING:%Y-%m-%d}' THEN {judged} END)"
+    head = f"greatest(max({marked}) OVER {before}, CASE WHEN _arrival['watermark'] > '{BEGINNING:%Y-%m-%d}' THEN {recorded} END)"
     counted = ", ".join(f"count(*) FILTER (WHERE behind >= {step})" for step in _STEPS)
     rows = f"SELECT {head} - {moment} AS behind FROM {ingest.name}"
     total, *late = query.run(lakehouse, f"SELECT count(*), {counted} FROM ({rows})").rows[0]

@@ -51,7 +51,7 @@ def app() -> typer.Typer:
     }
     for entry in sorted(entry_points(group="lakehouse.commands"), key=lambda e: e.name):
         try:
-            _take(entry, root, groups)
+            _add_commands(entry, root, groups)
         except (ImportError, AttributeError) as err:
             # a broken package must not disable the others
             console.print_note(
@@ -69,7 +69,7 @@ def _group(text: str, commands: Mapping[str, Callable]) -> typer.Typer:
     return group
 
 
-def _take(entry: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
+def _add_commands(entry: EntryPoint, root: typer.Typer, groups: dict[str, typer.Typer]) -> None:
     """Adds a package's commands to the root, and those of its groups to the groups of the same names."""
     app = entry.load()
     root.registered_commands += app.registered_commands
@@ -121,7 +121,7 @@ def plan(pipelines: Pipelines = None, as_json: AsJson = False) -> None:
         change_plan.show(planned)
     for remark in declared_state.remarks(lakehouse, tables):
         console.print_note(f"warning: {remark}")
-    if any(each.action in change_plan.ASKING for each in planned):
+    if any(change.action in change_plan.ASKING for change in planned):
         raise typer.Exit(1)
 
 
@@ -147,8 +147,7 @@ def start_broker() -> None:
     settings = from_environment()
     if external := _external(settings):
         raise SettingsError(
-            f"bootstrap_servers={external}: the settings name a cluster of yours, so no broker is started;"
-            " unset LAKEHOUSE_BOOTSTRAP_SERVERS to use the embedded one"
+            f"bootstrap_servers={external}: the settings name a cluster of yours; unset that to use the embedded one"
         )
     with console.working("starting the broker"):
         running = kafka_broker.start(settings, jars.resolve(settings.jars, console.print_note))
@@ -182,10 +181,7 @@ def broker_status(as_json: AsJson = False) -> None:
         "pid": embedded.pid if embedded else None,
         "log": embedded.log if embedded else None,
     }
-    if as_json:
-        console.print_json([facts])
-    else:
-        console.print_facts(facts)
+    console.print_facts(facts, as_json)
     if not (external or embedded):
         raise typer.Exit(1)
 
@@ -206,7 +202,7 @@ def create_topic(
     """
     from lakehouse.runtime import kafka_broker
 
-    pairs = [each.partition("=") for each in config or []]
+    pairs = [given.partition("=") for given in config or []]
     if unusable := next((key for key, equals, _ in pairs if not equals), None):
         raise SettingsError(
             f"config={unusable!r}: a property and its value; write {unusable}=value"

@@ -31,8 +31,8 @@ def session(lakehouse: "Lakehouse", name: str, *, lasting: bool = False) -> Iter
     from lakehouse.runtime import spark_session
     from lakehouse.storage.session import Session
 
-    of = spark_session.lasting if lasting else spark_session.opened
+    start = spark_session.lasting if lasting else spark_session.opened
     with ExitStack() as opened:
         with console.working("starting Spark"):
-            spark = opened.enter_context(of(lakehouse.settings, name))
+            spark = opened.enter_context(start(lakehouse.settings, name))
         yield Session.on(lakehouse, spark)

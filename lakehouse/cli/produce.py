@@ -168,8 +168,7 @@ def _of_files(pipeline: str | None, chosen: "Producer", files: list[str]) -> "It
 def _refuse_beside_files(files: list[str], given: dict[str, object]) -> None:
     if others := [name for name, value in given.items() if value is not None]:
         raise SettingsError(
-            f"file={', '.join(files)}, {', '.join(others)}: lines are sent as they are, at their own times; leave out the "
-            "options of made-up events"
+            f"file={', '.join(files)}, {', '.join(others)}: lines are sent as they are; leave out the options of made-up events"
         )
 
 

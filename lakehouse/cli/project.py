@@ -198,8 +198,8 @@ def init(
         inferred = inference.inferred(from_, raw)
         values, templates = _of_lines(_module_name(from_), inferred)
         files = _filled(directory, values, templates)
-        kept = (line + b"\n" for line in raw if line.strip())
-        files[f"{values['module']}.jsonl"] = b"".join(kept).decode()
+        sent = (line + b"\n" for line in raw if line.strip())
+        files[f"{values['module']}.jsonl"] = b"".join(sent).decode()
         _write(directory, files)
         console.print_rows(("inferred", "as", "why"), inferred.choices())
         for remark in inferred.remarks:
@@ -263,7 +263,7 @@ def _of_lines(module: str, inferred: Inferred) -> tuple[dict[str, str], dict[str
     key = inferred.names[inferred.key] if inferred.key else ""
     keys = [_text(key)] if key else []
     latest = min(inferred.last, datetime.now(UTC)) + timedelta(days=1)
-    later = json.dumps(inferred.event_time.moved(inferred.lines[0], latest), default=float)
+    later = json.dumps(inferred.event_time.at(inferred.lines[0], latest), default=float)
     values = {
         "module": module,
         "day": f"{inferred.first:%Y-%m-%d}",

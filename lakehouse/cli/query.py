@@ -102,10 +102,7 @@ def select(
 ) -> T:
     """Returns the rows as `convert` gives them, which is `as_answer` or `as_arrow`. Raises as `run`."""
     sql = _select(sql)
-    if named(sql, [_COMMITS]):
-        log_tables.refresh(lakehouse.settings, lakehouse.catalog)
-    paths = names(lakehouse)
-    read = {name: paths[name] for name in named(sql, paths)}
+    read = _read(lakehouse, sql)
     versions = _versions(read, as_of)
     try:
         reader = delta_tables.select(sql, read, versions)
@@ -163,10 +160,7 @@ def select_in_spark(
         query_rules.check_parsed(session.spark, sql)
     except PySparkException as err:
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
-    if named(sql, [_COMMITS]):
-        log_tables.refresh(session.settings, catalog)
-    paths = names(session)
-    read = {name: paths[name] for name in named(sql, paths)}
+    read = _read(session, sql)
     versions = _versions(read, as_of)
     try:
         for name, path in read.items():
@@ -177,8 +171,7 @@ def select_in_spark(
         late = named(sql, late_views(catalog))
         if late and as_of:
             raise QueryError(
-                f"as_of={as_of!r}, table={late[0]}: a late view is computed from what is there now; query the tables that it "
-                "reads, or leave --as-of out"
+                f"as_of={as_of!r}, table={late[0]}: a late view shows the present; query what it reads, or leave --as-of out"
             )
         for name in late:
             table = catalog.table(name.removesuffix("__late"))
@@ -197,6 +190,14 @@ def select_in_spark(
         raise QueryError(f"sql={sql!r}: {_first(err)}") from err
 
 
+def _read(lakehouse: Lakehouse, sql: str) -> dict[str, Path]:
+    """Returns the paths that a query reads by name, the log of commits up to date."""
+    if named(sql, [_COMMITS]):
+        log_tables.refresh(lakehouse.settings, lakehouse.catalog)
+    paths = names(lakehouse)
+    return {name: paths[name] for name in named(sql, paths)}
+
+
 def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
     """Returns the versions of the tables to read; none without `as_of`."""
     if not as_of:
@@ -204,8 +205,7 @@ def _versions(tables: Mapping[str, Path], as_of: str) -> dict[str, int]:
     if as_of.isdigit():
         if len(tables) != 1:
             raise QueryError(
-                f"as_of={as_of!r}, tables={', '.join(tables) or 'none'}: each table counts its own versions, so a version is of "
-                "one table; give an instant, such as 2026-01-01T00:00:00Z"
+                f"as_of={as_of!r}, tables={', '.join(tables) or 'none'}: a version is of one table; give an instant instead"
             )
         [(name, path)] = tables.items()
         first, last = delta_log.oldest(path), delta_log.latest(path)
@@ -334,9 +334,9 @@ def _unknown(name: str, lakehouse: Lakehouse) -> UnknownTable:
         return UnknownTable(
             f"table={name!r} (root={lakehouse.settings.root}): nothing has been written to the table yet; start its job"
         )
-    if name.endswith(_BESIDE) and (of := name.removesuffix(_BESIDE)) in lakehouse.catalog.tables:
+    if name.endswith(_BESIDE) and (table := name.removesuffix(_BESIDE)) in lakehouse.catalog.tables:
         return UnknownTable(
-            f"table={name!r}: there is no version beside {of}; `lakehouse upgrade fill {of}` fills one with changed code"
+            f"table={name!r}: there is no version beside {table}; `lakehouse upgrade fill {table}` fills one with changed code"
         )
     near = get_close_matches(name, readable) or sorted(lakehouse.catalog.tables)
     return UnknownTable(

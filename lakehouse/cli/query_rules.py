@@ -22,15 +22,10 @@ UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases Unresol
 UnresolvedTableValuedFunction UnresolvedWith Unpivot Window WithWindowDefinition
 """
 _PARSED = frozenset(_PARSED_NAMES.split())
-_ANALYSED = _PARSED | {
-    "CTERelationDef",
-    "CTERelationRef",
-    "ResolvedHint",
-    "ResolvedInlineTable",
-    "UnionLoop",
-    "UnionLoopRef",
-    "WithCTE",
-}
+_ANALYSED_NAMES = """
+CTERelationDef CTERelationRef ResolvedHint ResolvedInlineTable UnionLoop UnionLoopRef WithCTE
+"""
+_ANALYSED = _PARSED.union(_ANALYSED_NAMES.split())
 # groups of Spark's functions that compute values from values; misc_funcs also has those that call methods of Java
 _GROUPS_NAMES = """
 agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math predicate sketch
@@ -131,6 +126,5 @@ def _nodes(spark: "SparkSession", plan: Any) -> Iterator[tuple[Any, str, bool]]:
 
 def _refused(sql: str, what: str, name: str) -> QueryError:
     return QueryError(
-        f"sql={sql!r}, {what}={name}: a query reads tables of this lakehouse and computes values from them, and nothing "
-        "else; write it without, or use PySpark for what needs more"
+        f"sql={sql!r}, {what}={name}: a query reads tables of this lakehouse and computes values; use PySpark for what needs more"
     )

@@ -28,8 +28,7 @@ def write_csv(names: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
             lines.append(_line([_field(value) for value in row]))
         except UnicodeDecodeError as err:
             raise QueryError(
-                f"format=csv, row={number}, value={err.object[:20]!r}: bytes are written as UTF-8 text, and these are none; "
-                "select encode(COLUMN, 'hex'), or use --format parquet"
+                f"format=csv, row={number}, value={err.object[:20]!r}: these bytes are no UTF-8; select encode(COLUMN, 'hex')"
             ) from err
     with _standard_output() as output:
         output.writelines(lines)

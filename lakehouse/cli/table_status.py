@@ -74,13 +74,13 @@ def _of_commits(lakehouse: Lakehouse, sql: str) -> list[tuple]:
 
 
 def _verdict(
-    lakehouse: Lakehouse, table: Table, held: coverage.Content, outcomes: Outcomes
+    lakehouse: Lakehouse, table: Table, content: coverage.Content, outcomes: Outcomes
 ) -> tuple[str | None, str]:
     """Returns the verdict that holds now, and why it is not the recorded one: the table may have been changed since."""
     verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
     if verdict != "EQUAL" or not table.kind.is_derived:
         return verdict, ""
-    covered = coverage.coverage(lakehouse, table, held)
+    covered = coverage.coverage(lakehouse, table, content)
     if covered.lost:
         why = f"a data file is missing ({covered.lost[0].file})"
         return "DIFFERENT", f"{_counted(len(covered.lost))}: {why}"
@@ -96,9 +96,10 @@ def _counted(partitions: int) -> str:
 
 def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableStatus:
     kind, path = table.kind, lakehouse.path(table)
-    held = coverage.content(lakehouse.settings, table)
-    rows = _rows(path, table, held)
-    verdict, why = _verdict(lakehouse, table, held, outcomes) if outcomes else (None, "")
+    quarantine = lakehouse.path(table, "quarantine")
+    content = coverage.content(lakehouse.settings, table)
+    rows = _rows(path, table, content)
+    verdict, why = _verdict(lakehouse, table, content, outcomes) if outcomes else (None, "")
     ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
     return TableStatus(
         table.layer,
@@ -106,25 +107,21 @@ def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | N
         kind.name,
         table.pipeline,
         rows,
-        None if rows is None else held.version,
+        None if rows is None else content.version,
         ahead,
         late if table.has_late_rows and rows is not None else None,
-        _quarantined(lakehouse.path(table, "quarantine")),
+        delta_log.open_table(quarantine).count() if delta_log.exists(quarantine) else None,
         verdict,
         why,
         waiting(lakehouse, table, rows),
     )
 
 
-def _rows(path: Path, table: Table, held: coverage.Content) -> int | None:
-    if held.version < 0:
+def _rows(path: Path, table: Table, content: coverage.Content) -> int | None:
+    if content.version < 0:
         return None
     # the rows that a deletion vector marks count in a file's statistics
-    return log_state.rows(path) if table.kind.is_upserted else held.rows
-
-
-def _quarantined(path: Path) -> int | None:
-    return delta_log.open_table(path).count() if delta_log.exists(path) else None
+    return log_state.rows(path) if table.kind.is_upserted else content.rows
 
 
 def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:

@@ -39,9 +39,8 @@ def validate(
     unchecked = {} if spark else {t.name: "query" if t.sql else "function" for t in tables}
     if as_json:
         for table in tables:
-            facts = {"table": table.name, "pipeline": table.pipeline}
             of_check = {"refused": refused[table.name], "unchecked": unchecked.get(table.name, "")}
-            console.print_json([facts | of_check])
+            console.print_json([{"table": table.name, "pipeline": table.pipeline} | of_check])
     else:
         _show(refused)
     if unchecked:

@@ -93,8 +93,7 @@ class Catalog:
         self.check_derived(table)
         if not table.kind.is_streamed:
             raise RangeError(
-                f"table={table.name}: a report has no stream that could start after a batch run; Dagster computes what has "
-                f"closed, or `lakehouse backfill {table.name}`"
+                f"table={table.name}: a report has no stream; Dagster computes it, or `lakehouse backfill {table.name}`"
             )
 
     def downstream(self, table: Table) -> tuple[str, ...]:
@@ -143,8 +142,8 @@ class Catalog:
         """
         if self.sources_of(table):
             return [table]
-        ingests = (each for t in self.followed_inputs(table) for each in self.ingest_tables_of(t))
-        return list({each.name: each for each in ingests}.values())
+        ingests = [i for t in self.followed_inputs(table) for i in self.ingest_tables_of(t)]
+        return list({ingest.name: ingest for ingest in ingests}.values())
 
     def origins_of(self, table: Table) -> list[RecordSource]:
         """Returns the sources of all ingest tables that a table is computed from."""

@@ -59,8 +59,7 @@ def code_of(function: FunctionType) -> Code:
         trees = {used: _tree(used) for used in reached}
     except OSError as err:
         raise DeclarationError(
-            f"table={function.__name__}: its code cannot be read ({err}), and the code version is computed from it; declare the "
-            "table in a module file"
+            f"table={function.__name__}: its code cannot be read ({err}), which decides its version; declare it in a module file"
         ) from err
     dumps = tuple(map(ast.dump, trees.values()))
     own = trees[function]

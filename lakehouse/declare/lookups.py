@@ -97,8 +97,7 @@ def lookup(
         keys = tuple(inspect.signature(function).parameters)
         if not name.isidentifier() or name.startswith("_") or not keys or columns.reserved(keys):
             raise DeclarationError(
-                f"lookup={name or function!r}, parameters={list(keys)}: the function's name becomes a column, and its "
-                "parameters, at least one, name columns; write a function with such names"
+                f"lookup={name or function!r}, parameters={list(keys)}: it and its parameters, at least one, name columns; rename"
             )
         return Lookup(
             name=name,

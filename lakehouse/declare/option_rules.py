@@ -22,13 +22,11 @@ def check_lasting(table: "Table") -> None:
     where = f"table={table.name}, ttl={table.ttl}"
     if table.context or table.deduplicate:
         raise DeclarationError(
-            f"{where}: a table with a lasting state takes no context= or deduplicate=; leave ttl= out, or do the rest in a table "
-            "before or after"
+            f"{where}: a table with a lasting state takes no context= or deduplicate=; do these in another table"
         )
     if table.late == "update":
         raise DeclarationError(
-            f"{where}, late='update': a row merged later would change the state that all later rows of its key were computed "
-            "with; use late='side_output' or 'drop', or a longer delay in the ingest table"
+            f"{where}, late='update': a late row would change the state that all later rows saw; use late='side_output' or 'drop'"
         )
 
 
@@ -37,7 +35,7 @@ def check_ttl_inputs(catalog: "Catalog", table: "Table", timed: Sequence[str], w
         if not timed:
             raise DeclarationError(
                 f"{where}, ttl={table.ttl}, inputs={list(table.inputs)}: rows expire by event time, and these tables have none; "
-                "declare ttl= on the keyed tables before it, whose expired rows leave this one, too"
+                "declare ttl= on the keyed tables before it"
             )
         return
     if others := [name for name in table.inputs if name not in timed]:
@@ -77,8 +75,8 @@ def check_lookup(catalog: "Catalog", table: "Table", where: str) -> None:
     neighbours = table.context or table.as_of or table.deduplicate or table.ttl
     if several or neighbours or catalog.refreshed_inputs(table):
         raise DeclarationError(
-            f"{where}, lookup={table.lookup.name}: a service is asked once for each row of one input with event time; declare it "
-            "on a row table without context=, deduplicate=, ttl=, versioned tables and refreshed reference tables, and read that"
+            f"{where}, lookup={table.lookup.name}: a service is asked for rows of one input with event time, without context=, "
+            "deduplicate=, ttl=, versioned and refreshed tables; declare it on such a row table, and read that"
         )
 
 
@@ -112,25 +110,21 @@ def check_report(catalog: "Catalog", table: "Table") -> None:
     inputs = catalog.input_tables(table)
     if ingests := [t.name for t in inputs if t.kind.reads_sources]:
         raise DeclarationError(
-            f"{where}, input={ingests[0]}: an ingest table takes late rows at any time and never closes; declare a row "
-            "table that reads it, and read that"
+            f"{where}, input={ingests[0]}: late rows may come at any time, so it never closes; declare a row table, and read that"
         )
     if not any(t.kind.has_late_rows for t in inputs):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: a report is computed when its inputs have closed, and none of these does; read a "
-            "row or window table, or declare a @reference_table"
+            f"{where}, inputs={table.inputs}: a report waits until they close, and none of these does; read a row or window table"
         )
     length = PARTITION_LENGTHS[table.partition_by]
     timed = catalog.timed_inputs(table)
     if longer := [t.name for t in timed if PARTITION_LENGTHS[t.partition_by] > length]:
         raise DeclarationError(
-            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: its days close as a whole, so no single hour can "
-            "be reported; declare partition_by='day'"
+            f"{where}, partition_by={table.partition_by!r}, input={longer[0]}: its days close whole; declare partition_by='day'"
         )
     if not any(t.kind.is_streamed for t in catalog if t.pipeline == table.pipeline):
         raise DeclarationError(
-            f"{where}, pipeline={table.pipeline!r}: its module has reports only, and a pipeline has a stream; declare it in the "
-            "module of a table that it reads"
+            f"{where}, pipeline={table.pipeline!r}: its module has reports only, and no stream; declare it in an input's module"
         )
 
 
@@ -148,13 +142,12 @@ def check_targets(catalog: "Catalog", table: "Table", where: str) -> None:
             )
         if missing := sorted(identity - set(target.key)):
             raise DeclarationError(
-                f"{where}, target={target.name}, key={list(target.key)}: the target holds one row for each key, and a row "
-                f"of this table is known by {', '.join(sorted(identity))}; add {missing[0]} to the key"
+                f"{where}, target={target.name}, key={list(target.key)}: it holds one row for each key, and a row is known by "
+                f"{', '.join(sorted(identity))}; add {missing[0]} to the key"
             )
         if target.name in read:
             raise DeclarationError(
-                f"{where}, target={target.name}: the table is computed from that topic, so it would read what it publishes; name "
-                "another topic"
+                f"{where}, target={target.name}: the table reads that topic, so it would read what it publishes; name another"
             )
 
 
@@ -190,11 +183,9 @@ def check_metrics(metrics: Sequence[str], window: Window, keys: Sequence[str]) -
         return
     if not window.regular:
         raise DeclarationError(
-            f"metrics={list(metrics)}, window={window}: metrics show the last closed window, and only windows of fixed size have "
-            "one for all keys; declare them on a tumbling or sliding window that reads this table"
+            f"metrics={list(metrics)}, window={window}: only windows of fixed size close for all keys; use tumbling or sliding"
         )
     if unusable := [name for name in (*metrics, *keys) if not _LABEL.fullmatch(name)]:
         raise DeclarationError(
-            f"metrics={list(metrics)}, column={unusable[0]!r}: the name of a metric or label has letters, digits and '_', a "
-            "letter first; rename the column"
+            f"metrics={list(metrics)}, column={unusable[0]!r}: letters, digits and '_', a letter first; rename it"
         )

@@ -44,7 +44,6 @@ def report(suffix: str = "", draw: Draw | None = None) -> Report:
         )
     if draw is not None and len(inspect.signature(draw).parameters) != 2:
         raise DeclarationError(
-            f"draw={draw.__qualname__}{inspect.signature(draw)}: it is called with the rows of a partition and its range; "
-            "give it two parameters"
+            f"draw={draw.__qualname__}{inspect.signature(draw)}: it takes a partition's rows and range; give it two parameters"
         )
     return Report(suffix, draw)

@@ -62,8 +62,8 @@ def _check_names(modules: Sequence[ModuleType], tables: Mapping[str, Table]) -> 
             namesake = tables.get(table.name)
             if namesake is None or namesake.transformation is not table.transformation:
                 raise DeclarationError(
-                    f"table={table.name!r}, variable={variable!r} of {module.__name__}: a table is found by a variable of its "
-                    f"own name, so this one would be left out; write {table.name} = ..., or rename the table"
+                    f"table={table.name!r}, variable={variable!r} of {module.__name__}: a table is found by a variable of "
+                    f"its own name; write {table.name} = ..., or rename the table"
                 )
         pipeline = pipeline_of(module.__name__)
         check_length("pipeline", pipeline)
@@ -81,8 +81,7 @@ def _check_target_names(tables: Mapping[str, Table]) -> None:
             owner = table_of.setdefault(target.name, table.name)
             if owner != table.name or [t.name for t in table.publish].count(target.name) > 1:
                 raise DeclarationError(
-                    f"table={table.name}, target={target.name!r}: {owner} is published there, too, and a target holds one table; "
-                    "name another one, or publish a table that unites them"
+                    f"table={table.name}, target={target.name!r}: {owner} is published there, too; name another, or unite both"
                 )
             if not is_name(target.name):
                 raise DeclarationError(
@@ -95,8 +94,8 @@ def _check_target_names(tables: Mapping[str, Table]) -> None:
             for before, other in placed:
                 if target.place.startswith(other.place) or other.place.startswith(target.place):
                     raise DeclarationError(
-                        f"table={table.name}, target={target.name!r}: the target {other.name!r} of {before.name} writes to the "
-                        "same place, or one lies in the other, so each would take the other's rows for edits; give each its own"
+                        f"table={table.name}, target={target.name!r}: the target {other.name!r} of {before.name} writes to "
+                        "the same place, or one lies in the other; give each its own"
                     )
             placed.append((table, target))
 
@@ -217,8 +216,7 @@ def _check_inputs(catalog: "Catalog", table: Table, driving: Sequence[str], wher
         )
     if read_files and not kind.is_reference:
         raise DeclarationError(
-            f"{where}, input={read_files[0]}: files are read by a reference table, so that they have versions; "
-            "declare one and read that"
+            f"{where}, input={read_files[0]}: a reference table alone reads files; declare one and read that"
         )
     if kind.is_reference and driving:
         raise DeclarationError(
@@ -227,8 +225,7 @@ def _check_inputs(catalog: "Catalog", table: Table, driving: Sequence[str], wher
         )
     if (kind.is_row_by_row or kind.is_windowed) and not driving:
         raise DeclarationError(
-            f"{where}, inputs={list(table.inputs)}: a {kind} table needs an input with event time; read a table that has one, or "
-            "declare a @reference_table"
+            f"{where}, inputs={table.inputs}: a {kind} table needs an input with event time; read one, or use a @reference_table"
         )
 
 
@@ -238,7 +235,7 @@ def _check_ingest(catalog: "Catalog", table: Table, where: str) -> None:
     if len(topics) < len(sources) and len(sources) > 1:
         raise DeclarationError(
             f"{where}, inputs={table.inputs}: an ingest table reads topics, or one folder, or one Delta or Iceberg table of "
-            "others, or one source of your own; declare an ingest table for each, and a table that reads these, with unionByName"
+            "others, or one source of your own; declare an ingest table for each, and unite them by unionByName"
         )
     if len({source.address for source in topics.values()}) < len(topics):
         raise DeclarationError(
@@ -277,16 +274,14 @@ def _check_no_order(catalog: "Catalog", table: Table, driving: Sequence[str], wh
         early = f"early_results={table.early_results}"
         what = early if table.early_results else "a versioned table"
         raise DeclarationError(
-            f"{where}, {what}, inputs={list(driving)}: it follows one input with event time; declare it on a table that reads "
-            "one of these, or this one"
+            f"{where}, {what}, inputs={list(driving)}: it follows one input with event time; declare it on a table of one input"
         )
 
 
 def _check_row_by_row(table: Table, where: str) -> None:
     if table.deduplicate and table.late == "update":
         raise DeclarationError(
-            f"{where}, deduplicate, late='update': a late row merged afterwards could precede its duplicate in the table; use "
-            "late='side_output' or 'drop'"
+            f"{where}, deduplicate, late='update': a merged late row may precede its duplicate; use late='side_output' or 'drop'"
         )
     if table.context and table.deduplicate:
         raise DeclarationError(
@@ -300,8 +295,8 @@ def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) ->
     where = f"table={table.name}"
     if not table.keys:
         raise DeclarationError(
-            f"{where}, keys=[]: a {table.kind} table needs a key; name the columns that identify a row; for one row of all rows "
-            "group by a constant: groupBy(F.lit('all').alias('of')) and keys=['of']"
+            f"{where}, keys=[]: a {table.kind} table needs a key; name the columns that identify a row, or, for a single row, "
+            "group by a constant: groupBy(F.lit('all').alias('of'))"
         )
     if table.kind.keeps_latest and not catalog.followed_inputs(table):
         raise DeclarationError(
@@ -312,8 +307,7 @@ def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) ->
         len(driving) != 1 or not catalog.tables[driving[0]].kind.reads_sources
     ):
         raise DeclarationError(
-            f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table, late ones too; read that, and "
-            "leave out in the function what does not count"
+            f"{where}, inputs={table.inputs}: it is computed from every row of one ingest table; read that alone"
         )
 
 

@@ -151,8 +151,7 @@ class Sink(ABC):
         """Returns remarks on the target for users, which the status of its follower shows."""
         return ()
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - as above
         """Releases the target; uncommitted rows stay invisible."""
 
 

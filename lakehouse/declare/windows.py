@@ -146,8 +146,7 @@ def _check_zone(zone: str, step: timedelta, where: str) -> None:
         )
     if _DAY % step and step % _DAY:
         raise DeclarationError(
-            f"{where}, zone={zone!r}: windows of a zone begin at the same times each day, so it divides a day or is whole "
-            "days; use for example '8 hours', or leave out the zone"
+            f"{where}, zone={zone!r}: by a zone it divides a day or is whole days; use for example '8 hours', or no zone"
         )
 
 

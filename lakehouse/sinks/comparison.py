@@ -12,7 +12,7 @@ from lakehouse.declare.targets import Fault, Position, Row, RowChange, Sink, Tar
 from lakehouse.errors import CommitError, SinkError
 from lakehouse.sinks import base, changes
 from lakehouse.sinks.actions import check_reads_back
-from lakehouse.sinks.follower import changes_of, written
+from lakehouse.sinks.follower import changes_of, committed_at
 from lakehouse.sinks.formats import encoding
 from lakehouse.sinks.formats.encoding import key_of, rows_of, value_of
 from lakehouse.storage.delta import delta_log, python_years, small_commits, version_rows
@@ -167,7 +167,7 @@ def repair(lakehouse: Lakehouse, table: Table, target: Target) -> int:
         sending = _repairing(rows, values, target.key, sink.as_held)
         sink.columns(columns)
         sink.write(version, sending)
-        sink.commit(Position(small_commits.identity(path), version, written(path, version)))
+        sink.commit(Position(small_commits.identity(path), version, committed_at(path, version)))
     return len(sending)
 
 

@@ -47,7 +47,7 @@ def changes_of(lakehouse: Lakehouse, table: Table, target: Target, version: int)
     return changes.difference(changes.ordered(went), changes.ordered(came), target.key)
 
 
-def written(path: Path, version: int) -> str:
+def committed_at(path: Path, version: int) -> str:
     """Returns when a version was committed; empty if the log does not say any more."""
     return str(delta_log.written(path, version) or "")
 
@@ -96,11 +96,11 @@ class Follower:
                 f"{self._named}, id={identity or 'none'}: the target holds version {position.version} of a table with the id "
                 f"{position.table}; {self._remedy()}"
             )
-        committed_at = written(self._path, position.version)
-        if committed_at and committed_at != position.written:
+        in_table = committed_at(self._path, position.version)
+        if in_table and in_table != position.written:
             raise SinkError(
                 f"{self._named}, version={position.version}: the target holds that of {position.written}, the table one of "
-                f"{committed_at}, so it was restored; {self._remedy()}"
+                f"{in_table}, so it was restored; {self._remedy()}"
             )
         self._check_columns(delta_log.latest(self._path))
         self._stamp = delta_log.stamp(self._path, position.version)
@@ -128,7 +128,7 @@ class Follower:
             row_changes, disposal = self._planned(version)
         if row_changes and disposal == "hold":
             position = replace(position, held=(*position.held, version))
-        position = replace(position, version=version, written=written(self._path, version))
+        position = replace(position, version=version, written=committed_at(self._path, version))
         if row_changes and disposal == "send":
             self._send(version, row_changes)
         if (row_changes and disposal != "ignore") or version - self._committed >= _UNCOMMITTED:
@@ -165,7 +165,7 @@ class Follower:
         with under_way(self.lakehouse.settings):
             rows = changes.ordered(version_rows.all_at(self._path, version))
         self._send(version, changes.difference(rows.slice(0, 0), rows, self.target.key))
-        self._commit(Position(identity, version, written(self._path, version)))
+        self._commit(Position(identity, version, committed_at(self._path, version)))
         return Step(version, sent=rows.num_rows)
 
     def _planned(self, version: int) -> tuple[Columns | None, Corrections]:

@@ -21,6 +21,7 @@ from streaming_jobs.supervision import desired, supervisor
 from streaming_jobs.supervision.jobs import command, with_followers
 
 _EVENTS = 40
+_OF_EVENT = ("at", "what", "of", "why")
 _STEP = 16  # megabytes by which memory is shown, or each heartbeat would be news
 
 
@@ -131,33 +132,22 @@ class Facts:
 
     def _events(self) -> dict[str, Any]:
         settings, catalog = self.lakehouse.settings, self.lakehouse.catalog
-        events = [
-            {"at": event.at, "what": event.what, "of": job, "why": event.why}
+        events: list[tuple[str, ...]] = [
+            (event.at, event.what, job, event.why)
             for job in with_followers(catalog, self._pipelines)
             for event in desired.history(settings, job)
         ]
-        events += [
-            {
-                "at": text(given.at),
-                "what": given.verdict,
-                "of": given.table,
-                "why": _range(given.span)
-                + (f": {given.rows}" if given.verdict == "DIFFERENT" else ""),
-            }
-            for given in self._verdicts.last
-        ]
-        events += [
-            {
-                "at": text(commit.at),
-                "what": "batch run",
-                "of": lane.table.name,
-                "why": f"{commit.written:,} rows of {_range((commit.start, commit.end))}",
-            }
-            for lane in self.lanes.values()
-            for commit in lane.commits
-            if commit.role == "batch" and commit.start
-        ]
-        return {"last": sorted(events, key=lambda event: event["at"], reverse=True)[:_EVENTS]}
+        for given in self._verdicts.last:
+            rows = f": {given.rows}" if given.verdict == "DIFFERENT" else ""
+            why = f"{_range(given.span)}{rows}"
+            events.append((text(given.at), given.verdict, given.table, why))
+        for lane in self.lanes.values():
+            for commit in lane.commits:
+                if commit.role == "batch" and commit.start:
+                    why = f"{commit.written:,} rows of {_range((commit.start, commit.end))}"
+                    events.append((text(commit.at), "batch run", lane.table.name, why))
+        last = sorted(events, key=lambda event: event[0], reverse=True)[:_EVENTS]
+        return {"last": [dict(zip(_OF_EVENT, event, strict=True)) for event in last]}
 
     def _about(self) -> dict[str, Any]:
         root, why = self.lakehouse.settings.root, ""

@@ -56,8 +56,7 @@ def list_all(as_json: AsJson = False) -> None:
         console.print_rows(columns, rows)
     for half in savepoints.left_half(settings):
         console.print_note(
-            f"folder={half}: a command was killed before it was done; it is no savepoint, and holds room until the next create "
-            "or drop removes it"
+            f"folder={half}: a command was killed and left it; it is no savepoint, and the next create or drop removes it"
         )
 
 

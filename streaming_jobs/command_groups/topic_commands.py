@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,18 +35,12 @@ def offsets(table: _Ingest, as_json: AsJson = False) -> None:
     files, or what a source of your own gives when it is read once more. It does so up to the table's
     last commit, beside the stream. Exit code 0 if each is there once, 1 if not, 2 when refused.
     """
-    from lakehouse.stream.reading.checked import Checked
     from lakehouse.stream.reading.registry import check
 
     lakehouse = opening.lakehouse()
     with console.working(f"comparing {table} with what it reads"):
         checks = check(lakehouse, lakehouse.catalog.table(table))
-    if as_json:
-        console.print_json([asdict(compared) for compared in checks])
-    else:
-        console.print_rows(
-            Checked.__dataclass_fields__, (asdict(compared).values() for compared in checks)
-        )
+    console.print_records(checks, as_json)
     if any(compared.missing or compared.doubled for compared in checks):
         raise typer.Exit(1)
 
@@ -63,15 +56,14 @@ def new_topic(table: _Ingest, yes: Yes = False) -> None:
     from lakehouse.storage.position import checkpoints
     from lakehouse.stream.reading import offsets as positions
 
-    with _held(table) as (lakehouse, declared, last):
+    with _lock_job(table) as (lakehouse, declared, last):
         topics = _on_broker(lakehouse, declared)
         present = {name: topic.id for name, topic in topics.items()}
         before = positions.known(lakehouse.settings, declared).ids
         changed = sorted(name for name, id in present.items() if before.get(name, id) != id)
         if not changed:
             raise RangeError(
-                f"table={table}, topic={', '.join(present)}: the topic has the id that the table has read, so there is nothing "
-                "to accept; continue with `lakehouse stream start`"
+                f"table={table}, topic={', '.join(present)}: it has the id that was read; go on by `lakehouse stream start`"
             )
         for name in changed:
             topic = topics[name]
@@ -95,15 +87,14 @@ def new_topic(table: _Ingest, yes: Yes = False) -> None:
 def accept_gap(table: _Ingest, yes: Yes = False) -> None:
     """Accept that records which the source no longer has, and the table has not read, are lost.
 
-    Of a Delta or Iceberg table of others, that a version which removes rows, or that its log has lost, is
-    not read. The table continues behind them. Its job must be stopped. Exit code 0 when done, 2 when
-    refused.
+    A version of a Delta or Iceberg table of others that removes rows, or that its log has lost, is not
+    read. The table continues after them. Its job must be stopped. Exit code 0 when done, 2 when refused.
     """
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
     from lakehouse.stream.reading.registry import reader_of
 
-    with _held(table) as (lakehouse, declared, last):
+    with _lock_job(table) as (lakehouse, declared, last):
         sources = lakehouse.catalog.sources_of(declared)
         files = file_sources(sources.values())
         if files and not files[0].is_history:
@@ -171,12 +162,12 @@ def _accept(lakehouse: "Lakehouse", table: "Table", gaps: "list[Gap]", records: 
 
 def _show_accepted(table: "Table") -> None:
     console.print_text(
-        f"{table.name}: it continues behind them; `lakehouse stream start {table.pipeline}`"
+        f"{table.name}: it continues after them; `lakehouse stream start {table.pipeline}`"
     )
 
 
 @contextmanager
-def _held(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
+def _lock_job(name: str) -> "Iterator[tuple[Lakehouse, Table, Commit | None]]":
     """Holds the lease of a table's job, which must not run, and yields the table and its last commit."""
     from streaming_jobs.supervision import lease
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.cli import console, opening
-from lakehouse.cli.console import AsJson
+from lakehouse.cli.console import AsJson, Wait
 
 if TYPE_CHECKING:
     from lakehouse.declare.table import Table
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 group = console.group("Upgrades: another version of a table, beside it, until it takes its place.")
 
 _Name = Annotated[str, typer.Argument(metavar="TABLE", help="A table with a version beside it")]
-_Wait = Annotated[
-    float | None,
-    typer.Option(help="Seconds within which the job must run; by default LAKEHOUSE_START_WITHIN"),
-]
 
 
 @group.command()
@@ -43,30 +39,21 @@ def status(as_json: AsJson = False) -> None:
             for name, upgrade in by_table.items()
         )
         return
-    numbers = ("rows_before", "rows_after", "differing", "partitions")
+    rows = []
+    for name, upgrade in by_table.items():
+        numbers = ("rows_before", "rows_after", "differing", "partitions")
+        counts = [upgrade.compared.get(number, "") for number in numbers]
+        stands = (name, upgrade.state, upgrade.at, upgrade.code_version)
+        rows.append((*stands, *counts, upgrade.command, upgrade.refused))
     columns = ("rows before", "after", "partitions differ", "of", "cut off", "refused")
-    console.print_rows(
-        ("table", "state", "at", "code version", *columns),
-        (
-            (
-                name,
-                upgrade.state,
-                upgrade.at,
-                upgrade.code_version,
-                *(upgrade.compared.get(number, "") for number in numbers),
-                upgrade.command,
-                upgrade.refused,
-            )
-            for name, upgrade in by_table.items()
-        ),
-    )
+    console.print_rows(("table", "state", "at", "code version", *columns), rows)
     for name, remark in ended.items():
         if remark:
             console.print_text(f"{pipelines[name]}: {remark}")
 
 
 @group.command()
-def promote(table: _Name, wait: _Wait = None) -> None:
+def promote(table: _Name, wait: Wait = None) -> None:
     """Have the version beside a table take its place, in one commit.
 
     The version reads first what came since it was filled, while the table's job goes on. The job is
@@ -78,7 +65,7 @@ def promote(table: _Name, wait: _Wait = None) -> None:
 
 
 @group.command("roll-back")
-def roll_back(table: _Name, wait: _Wait = None) -> None:
+def roll_back(table: _Name, wait: Wait = None) -> None:
     """Take a promotion back, under the code of before, with the rows that came since.
 
     Otherwise as `promote`, the other way round.
@@ -88,7 +75,6 @@ def roll_back(table: _Name, wait: _Wait = None) -> None:
 
 def _exchange(name: str, command: "Command", wait: float | None) -> None:
     from lakehouse.runtime import spark_session
-    from lakehouse.storage.disk import full_disk
     from lakehouse.storage.session import Session
     from lakehouse.stream import beside
     from streaming_jobs.supervision import exchange, supervisor
@@ -96,11 +82,6 @@ def _exchange(name: str, command: "Command", wait: float | None) -> None:
     lakehouse = opening.lakehouse()
     chosen = lakehouse.catalog.table(name)
     with (
-        full_disk.named(
-            lakehouse.settings,
-            f"the exchange of the versions of {name}",
-            lambda: exchange.stands(lakehouse.settings, chosen),
-        ),
         console.working(f"exchanging the versions of {name}") as now,
         ExitStack() as opened,
     ):

@@ -11,7 +11,7 @@ from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.lakehouse import Lakehouse
 from streaming_jobs import progress
 from streaming_jobs.progress import ACTIVE, JobStatus, QueryStatus
-from streaming_jobs.supervision import desired, origins, scheduled, supervisor
+from streaming_jobs.supervision import desired, scheduled, supervisor
 from streaming_jobs.supervision.desired import Event
 from streaming_jobs.supervision.jobs import follower_of
 
@@ -117,7 +117,7 @@ def freshness(settings: Settings, pipeline: str) -> str:
 
 def troubles(settings: Settings, pipeline: str, status: JobStatus | None) -> list[str]:
     """Returns the troubles of a job, in a line each; of a paused query also the remedy."""
-    lines = _troubles_of(status) + origins.differing(settings, status) if status else []
+    lines = _troubles_of(status) + progress.other_origins(settings, status) if status else []
     lines.append(desired.lost(settings, pipeline))
     lines += [
         f"file={path}: it was unreadable and moved aside; look what became of the disk, then remove it"

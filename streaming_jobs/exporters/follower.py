@@ -38,9 +38,9 @@ _LOOK = 0.05  # seconds between two looks for the next version
 class Job:
     """The process of one target: follows the table, and reports its position from a thread of its own."""
 
-    def __init__(self, lakehouse: Lakehouse, target: str, turn: Lease) -> None:
+    def __init__(self, lakehouse: Lakehouse, target: str, lease: Lease) -> None:
         self.settings, self.name = lakehouse.settings, follower_of(target)
-        self.process = Process(self.settings, self.name, turn)
+        self.process = Process(self.settings, self.name, lease)
         self.stopping = self.process.stopping
         self.follower = Follower(lakehouse, *lakehouse.catalog.target(target), self._going_on)
         self.state: State = "starting"
@@ -140,7 +140,7 @@ class Job:
         since, position = self.busy_since, self.follower.position
         if since is None or datetime.now(UTC) - parse_instant(since, "busy_since") < _SLOW:
             return ""
-        at = f"behind version {position.version}" if position else "before its first version"
+        at = f"after version {position.version}" if position else "before its first version"
         return (
             f"target={self.follower.target.name}: it must answer, and has not since {since} ({at}); look what it waits for; "
             f"the follower is replaced after {self.settings.batch_within}"

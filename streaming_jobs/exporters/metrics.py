@@ -6,7 +6,6 @@ the window that closed last, from the files of the one Delta commit that closed 
 """
 
 import logging
-import socket
 import threading
 import time
 from collections import Counter
@@ -18,12 +17,11 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain, takewhile
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIServer
 
 import psutil
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import Metric
-from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from lakehouse import own_host
@@ -178,7 +176,7 @@ class LakehouseCollector(Collector):
                 families.add((*labels, verdict), {"lakehouse_certificates_total": count})
 
     def _results(self, families: Families, table: Table) -> None:
-        window = self._windows.of(table)
+        window = self._windows.last(table)
         if window is None:
             return
         # by their names once shortened, since a series may occur only once
@@ -289,33 +287,21 @@ def registry(lakehouse: Lakehouse) -> CollectorRegistry:
     return registry
 
 
-class _Server6(ThreadingWSGIServer):
-    address_family = socket.AF_INET6
-
-
-class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing of a request."""
-
-
-def serve(lakehouse: Lakehouse) -> tuple[ThreadingWSGIServer, threading.Thread]:
+def serve(lakehouse: Lakehouse) -> tuple[WSGIServer, threading.Thread]:
     """Serves `/metrics` at the host and port of the settings, and returns the server and its thread. Raises SettingsError."""
-    from prometheus_client import make_wsgi_app
-
     host, port = lakehouse.settings.metrics_host, lakehouse.settings.metrics_port
-    metrics = registry(lakehouse)
+    metrics = CollectorRegistry()
+    collector = LakehouseCollector(lakehouse.settings, lakehouse.catalog)
     # the first scrape reads every certificate there is; it need not be Prometheus that waits
-    list(metrics.collect())
-    app = own_host.guarded(make_wsgi_app(metrics), host)
-    kind = _Server6 if ":" in host else ThreadingWSGIServer
+    list(collector.collect())
     try:
-        server = make_server(host, port, app, kind, handler_class=_QuietHandler)
+        server, thread = start_http_server(port, host, metrics)
     except OSError as err:
         raise SettingsError(
             f"metrics_host={host}, metrics_port={port}: cannot listen there ({err}); take another port"
         ) from err
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    server.set_app(own_host.guarded(make_wsgi_app(metrics), host))
+    metrics.register(collector)  # once the guard is there
     return server, thread
 
 
@@ -335,7 +321,7 @@ class LastWindows:
         # up to which commit it is known
         self._known: dict[str, tuple[datetime, LastWindow | None]] = {}
 
-    def of(self, table: Table) -> LastWindow | None:
+    def last(self, table: Table) -> LastWindow | None:
         """Returns None before the first window has closed. Raises DeclarationError if `metrics` names no column of numbers."""
         seen, window = self._known.get(table.name, (BEGINNING, None))
         newer = takewhile(lambda c: c.at > seen, CommitLog(self._settings, table).by_stream())
@@ -352,10 +338,10 @@ def _read(settings: Settings, table: Table, commit: Commit) -> LastWindow | None
     import pyarrow.compute as pc
 
     path = table_path(settings, table)
-    moved = delta_log.moved(path, commit.version)
-    if moved is None:  # cut since
+    changed = delta_log.moved(path, commit.version)
+    if changed is None:  # cut since
         return None
-    files = [delta_log.data_file(path, file) for kind, file in moved if kind == "add"]
+    files = [delta_log.data_file(path, file) for kind, file in changed if kind == "add"]
     if delta_log.missing(files):  # compacted since, and vacuumed
         return None
     stored = delta_tables.rows_of(files)

@@ -10,7 +10,6 @@ foreground    a job in the process of the command
 scheduled     pipelines without a process between two runs
 lease         one process runs a pipeline
 holders       that process, and the wait of any other
-origins       the files of its modules of tables
 job_logs      its output
 rescaling     it goes on with more or fewer resources
 exchange      a table and the version beside it change places under it

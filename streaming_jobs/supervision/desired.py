@@ -57,9 +57,7 @@ class Event:
     process_started: float = 0.0
     counted: bool = False  # a restart that the breaker counts
     well: float = 0.0  # of a restart: seconds that the process before had been well
-    place: Place = field(
-        default_factory=here
-    )  # where its pid means something; an earlier version wrote none
+    place: Place = field(default_factory=here)  # where its pid means something
     command: str = ""  # of an exchange of versions, for which the process ends: what does it
     wished: str = ""  # since when what was wanted then is wanted
 
@@ -147,8 +145,8 @@ def check_supervised(settings: Settings, pipeline: str) -> None:
     wanted = read(settings, pipeline)
     if wanted and wanted.state == "unsupervised":
         raise JobError(
-            f"pipeline={pipeline!r}: it runs in the foreground ({wanted.by}), and what runs it there starts it again; "
-            f"`{command('stop', pipeline)}` drains it; after that `{command('start', pipeline)}` has it supervised"
+            f"pipeline={pipeline!r}: it runs in the foreground ({wanted.by}); `{command('stop', pipeline)}`, and then "
+            f"`{command('start', pipeline)}`, has it supervised"
         )
 
 

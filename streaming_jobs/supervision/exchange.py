@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from lakehouse.declare.table import Table
 from lakehouse.errors import JobError
 from lakehouse.settings import Settings
+from lakehouse.storage.disk import full_disk
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
@@ -42,17 +43,20 @@ def exchange(
 
     :param catch_up: has the new version read what came since, with Spark. It is not called where that was done before the
         exchange was cut off.
-    :raises JobError: if there is nothing to exchange, another process is at it, or the job runs and
+    :raises JobError: if there is nothing to exchange, another process is at it, the disk is full, or the job runs and
         would not start again under this code.
     """
     table = lakehouse.catalog.table(name)
-    if done := _to_be_started(lakehouse, table, command):
-        return done, _started(lakehouse, table, command)
-    upgrades.check(lakehouse, table, command)  # before a JVM starts
-    goes_on = _goes_on(lakehouse, table)
-    with ExitStack() as held:
-        held.enter_context(upgrades.alone(lakehouse.settings, table))
-        held.enter_context(publishing(lakehouse.settings, table))
+    what = f"the exchange of the versions of {name}"
+    with ExitStack() as locks:
+        full = full_disk.named(lakehouse.settings, what, lambda: _stands(lakehouse, table))
+        locks.enter_context(full)
+        if done := _to_be_started(lakehouse, table, command):
+            return done, _started(lakehouse, table, command)
+        upgrades.check(lakehouse, table, command)  # before a JVM starts
+        goes_on = _goes_on(lakehouse, table)
+        locks.enter_context(upgrades.alone(lakehouse.settings, table))
+        locks.enter_context(publishing(lakehouse.settings, table))
         is_begun = upgrades.check(lakehouse, table, command)
 
         def swap() -> Upgrade:
@@ -61,25 +65,25 @@ def exchange(
             return upgrades.exchange(lakehouse, table, command)
 
         if not goes_on:
-            held.enter_context(_acting(lakehouse, table))
+            locks.enter_context(_lock_job(lakehouse, table))
             supervisor.check_ended(lakehouse.settings, table.pipeline)
             return swap(), None
-        beside = held.enter_context(standby(lakehouse.settings, table.pipeline))
+        beside = locks.enter_context(standby(lakehouse.settings, table.pipeline))
         if not is_begun:
             _read_ahead(lambda: catch_up(table))
         beside.await_ready()
-        held.enter_context(_acting(lakehouse, table))
+        locks.enter_context(_lock_job(lakehouse, table))
         return _between(lakehouse.settings, table, command, by, swap, beside)
 
 
-def stands(settings: Settings, table: Table) -> str:
+def _stands(lakehouse: Lakehouse, table: Table) -> str:
     """Returns the state of the table after an exchange that ended before it was done."""
-    upgrade = upgrades.upgrade(settings, table)
-    return (
-        "its readers see one version or the other, whole, and nothing starts until it is done"
-        if upgrade and upgrade.command
-        else "the table is as it was"
-    )
+    upgrade = upgrades.upgrade(lakehouse.settings, table)
+    if upgrade and upgrade.command:
+        return (
+            "its readers see one version or the other, whole, and nothing starts until it is done"
+        )
+    return "the table is as it was"
 
 
 def _shown(table: Table, command: Command) -> str:
@@ -100,7 +104,7 @@ def _started(lakehouse: Lakehouse, table: Table, command: Command) -> int:
     """Starts the job and returns its pid. Raises DeclarationError if the job cannot start under this code."""
     settings, pipeline = lakehouse.settings, table.pipeline
     declared_state.check(lakehouse, lakehouse.catalog.of_pipeline(pipeline))
-    with upgrades.alone(settings, table), _acting(lakehouse, table):
+    with upgrades.alone(settings, table), _lock_job(lakehouse, table):
         return supervisor.begin(settings, pipeline, f"`{_shown(table, command)}` was cut off")
 
 
@@ -120,9 +124,8 @@ def _goes_on(lakehouse: Lakehouse, table: Table) -> bool:
     changed = [other.name for other in others if declared_state.changes(lakehouse, other)]
     if changed and lives:
         raise JobError(
-            f"pipeline={pipeline!r}: its job runs, and would not start again under this code, in which {', '.join(changed)} "
-            f"changed as well; stop it (`lakehouse stream stop {pipeline}`), do for each table what `lakehouse plan` says, and "
-            "start it"
+            f"pipeline={pipeline!r}: its job could not start again under this code, in which {', '.join(changed)} changed as "
+            f"well; stop it (`lakehouse stream stop {pipeline}`), do for each table what `lakehouse plan` says, and start it"
         )
     return not changed
 
@@ -136,7 +139,7 @@ def _read_ahead(read: Callable[[], None]) -> None:
             return
 
 
-def _acting(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
+def _lock_job(lakehouse: Lakehouse, table: Table) -> AbstractContextManager[object]:
     """Holds the right to end and start the table's job. Raises JobError with the process that has it."""
     try:
         return desired.lock_process(lakehouse.settings, table.pipeline)
@@ -171,8 +174,7 @@ def _between(
             done = swap()
     except BaseException:
         _log.warning(
-            f"pipeline={pipeline!r}: its job was ended for the exchange, and is not started again; run the command again, which "
-            f"starts it, or start it with the code that it had"
+            f"pipeline={pipeline!r}: its job was ended for the exchange; run the command again, which starts it"
         )
         raise
     return done, supervisor.launch(settings, pipeline, why, beside=beside)

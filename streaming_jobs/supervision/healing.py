@@ -271,7 +271,7 @@ class Failure:
     access: bool = False  # the broker did not let it in, or not do something
 
 
-def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", "pause", "end"]:
+def after_failure(failures: Sequence[Failure], limit: int) -> Literal["restart", "pause", "end"]:
     """Returns the fate of a query that has just failed: it is restarted alone at most `most` times.
 
     Then it is paused if it fails in one and the same micro-batch, each time before the first, or for want of a right at the
@@ -281,9 +281,9 @@ def after_failure(failures: Sequence[Failure], most: int) -> Literal["restart", 
     if _OF_THE_PROCESS.search(last.error):
         return "end"
     recent = [f for f in failures if last.at - f.at <= _CALM]
-    if len(recent) <= most:
+    if len(recent) <= limit:
         return "restart"
-    same = {f.batch for f in recent[-most - 1 :]} == {last.batch}
+    same = {f.batch for f in recent[-limit - 1 :]} == {last.batch}
     return "pause" if last.access or (same and not is_transient(last.error)) else "end"
 
 

@@ -75,8 +75,7 @@ class Lease:
             lease = path.with_name("lease")
             if not touch(lease):
                 _log.warning(
-                    f"file={lease}: the lock of the process that runs the pipeline, and it was removed; the epoch alone protects "
-                    "it now"
+                    f"file={lease}: the lock of the pipeline's process was removed; the epoch alone protects it now"
                 )
 
 
@@ -143,13 +142,13 @@ def _check_expired(settings: Settings, pipeline: str, job: str, before: Holder |
     if seconds := holders.left(settings, pipeline, spoken.place if spoken else here()):
         who = before or (f"pid={spoken.pid} ({spoken.place})" if spoken else "a process")
         raise JobError(
-            f"pipeline={pipeline!r}: {who} may still write; a process that runs elsewhere is judged by its lease alone, which "
-            f"expires in {seconds:.0f} s unless it is renewed; stop the job there, or start it here after that"
+            f"pipeline={pipeline!r}: {who} may still write, until its lease expires in {seconds:.0f} s; stop the job there, or "
+            "start it here after that"
         )
 
 
 def _locked(path: Path, pipeline: str) -> AbstractContextManager[object]:
-    def refusal(noted: str) -> JobError:
+    def refusal(_: str) -> JobError:
         who = holder(path) or "another process"
         return JobError(
             f"pipeline={pipeline!r}: {who} runs it; one process fills a table, so this one ends"

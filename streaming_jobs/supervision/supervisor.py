@@ -127,9 +127,9 @@ def restart(
 @contextmanager
 def all_stopped(settings: Settings, pipelines: Iterable[str]) -> Iterator[None]:
     """Keeps all these jobs from being started. Raises JobError for one that runs."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for pipeline in pipelines:
-            held.enter_context(desired.lock_process(settings, pipeline))
+            locks.enter_context(desired.lock_process(settings, pipeline))
             check_ended(settings, pipeline)
         yield
 
@@ -333,9 +333,8 @@ def check_here(settings: Settings, pipeline: str, why: str) -> None:
     pid, _, place = _process(settings, pipeline)
     if not place.is_here:
         raise JobError(
-            f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; a process is started and ended where it runs: "
-            f"say it there, or here `{jobs.command('stop', pipeline)}` and then `{jobs.command('start', pipeline)}`, which runs "
-            "it here"
+            f"pipeline={pipeline!r}, pid={pid}, {place}: it runs elsewhere, {why}; say it there, or here "
+            f"`{jobs.command('stop', pipeline)}` and then `{jobs.command('start', pipeline)}`, which runs it here"
         )
 
 
@@ -350,8 +349,8 @@ def _await_end_elsewhere(settings: Settings, pipeline: str, timeout: float) -> N
             return
         if time.monotonic() >= deadline:
             raise JobError(
-                f"pipeline={pipeline!r}, pid={pid}, {place}: a process that runs elsewhere is ended there alone; one that lives "
-                f"drains once `{jobs.command('stop', pipeline)}` was said, and the lease of one that is gone expires "
-                f"{settings.heartbeat_within} after its last sign of life; try again then"
+                f"pipeline={pipeline!r}, pid={pid}, {place}: it ends where it runs once "
+                f"`{jobs.command('stop', pipeline)}` was said, or its lease expires {settings.heartbeat_within} after its last "
+                "sign of life; try again then"
             )
         time.sleep(_LOOK)

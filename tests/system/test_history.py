@@ -210,7 +210,9 @@ def test_a_table_of_others_before_a_topic_that_lost_messages_and_what_comes_afte
     session, ingest = stage.session, stage.session.catalog.table("events")
     with pytest.raises(CommitError, match=r"topic=short, partition=0, offset=8: the topic begins"):
         queries.start(session, ingest)
-    monkeypatch.setattr(topic_commands, "_held", lambda name: nullcontext((session, ingest, None)))
+    monkeypatch.setattr(
+        topic_commands, "_lock_job", lambda name: nullcontext((session, ingest, None))
+    )
     topic_commands.accept_gap("events", yes=True)
     query = queries.start(session, ingest)
     query.processAllAvailable()

@@ -478,7 +478,7 @@ def test_a_metric_that_is_no_column_of_numbers_is_named(settings):
     ):
         averages = replace(loaded.table("sensor_averages"), metrics=(column,))
         with pytest.raises(DeclarationError, match=said):
-            LastWindows(settings).of(averages)
+            LastWindows(settings).last(averages)
 
 
 def test_a_name_that_two_columns_would_have_is_refused(settings):

@@ -15,7 +15,7 @@ from lakehouse.settings import Settings, from_environment, to_environment
 from streaming_jobs import progress
 from streaming_jobs.command_groups import views
 from streaming_jobs.progress import JobStatus
-from streaming_jobs.supervision import origins, supervisor
+from streaming_jobs.supervision import supervisor
 from support import ROOT
 
 TABLES = """
@@ -72,7 +72,7 @@ def test_a_job_of_other_code_is_told_of(settings, tmp_path):
     catalog.load(settings)
     me, now = psutil.Process(), progress.now()
     status = JobStatus(
-        NAME, me.pid, me.create_time(), 0, 0.0, "running", now, now, code=origins.origins(settings)
+        NAME, me.pid, me.create_time(), 0, 0.0, "running", now, now, code=progress.origins(settings)
     )
     assert views.troubles(settings, NAME, status) == []
     other = replace(status, code={NAME: str(tmp_path / "here" / f"{NAME}.py")})

@@ -174,7 +174,7 @@ def test_waits_grow_to_a_bound_and_differ_by_job_and_attempt():
 def test_what_becomes_of_a_query_that_failed(failures, then):
     assert (
         after_failure(
-            [Failure(ago(seconds=s), batch, error) for s, batch, error in failures], most=2
+            [Failure(ago(seconds=s), batch, error) for s, batch, error in failures], limit=2
         )
         == then
     )
@@ -182,8 +182,8 @@ def test_what_becomes_of_a_query_that_failed(failures, then):
 
 def test_a_query_without_a_right_at_the_broker_is_paused_once_restarts_do_not_help():
     failures = [Failure(ago(seconds=s), None, "may not", access=True) for s in (20, 10, 0)]
-    assert after_failure(failures[:2], most=2) == "restart"
-    assert after_failure(failures, most=2) == "pause"
+    assert after_failure(failures[:2], limit=2) == "restart"
+    assert after_failure(failures, limit=2) == "pause"
 
 
 # ---- what is read from the files

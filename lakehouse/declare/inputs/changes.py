@@ -44,8 +44,7 @@ def changes(
     keys = (key,) if isinstance(key, str) else tuple(key)
     if not keys or len(set(keys)) < len(keys) or not set(keys) <= set(column_names(schema)):
         raise DeclarationError(
-            f"key={key!r}, schema={schema!r}: a change belongs to the row of a key; name the columns of the messages' key, all "
-            "of them in the schema"
+            f"key={key!r}, schema={schema!r}: a change has a key; name the columns of the messages' key, all in the schema"
         )
     source = kafka(
         topic,

@@ -79,8 +79,7 @@ def _check(name: str, catalog: Mapping[str, str] | None) -> None:
     if catalog is None:
         if "/" not in name:
             raise DeclarationError(
-                f"iceberg_table={name!r}: without a catalog it is a path; give the path of its folder or of a file "
-                "*.metadata.json, or the catalog, for example catalog={'type': 'sql', 'uri': 'sqlite:////data/catalog.db'}"
+                f"iceberg_table={name!r}: without a catalog it is a path; give that of a folder or *.metadata.json, or a catalog"
             )
         return
     if not {"type", "uri", "py-catalog-impl"} & catalog.keys():

@@ -66,8 +66,7 @@ def check_event_time(name: str, instant: object) -> None:
         raise DeclarationError(f"{name}={instant!r}: {rule}")
     if instant <= BEGINNING:
         raise DeclarationError(
-            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; give a later instant, and keep earlier times "
-            "in another column"
+            f"{name}={text(instant)}: event times are later than {text(BEGINNING)}; keep earlier times in another column"
         )
 
 
@@ -77,8 +76,7 @@ def check_keys(source: "KafkaSource") -> None:
     declared = dict(columns.of_ddl(source.schema))
     if key and (source.format == "text" or not _OF_KEY.fullmatch(declared.get(key, ""))):
         raise DeclarationError(
-            f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column of the "
-            "schema; format='text' has no other"
+            f"key={key!r}, schema={source.schema!r}: a key is text or a whole number; name a STRING, INT or BIGINT column"
         )
     names = {name.lower() for name in declared} | ({"deleted", "sent"} if key else set())
     for name, what in given.items():
@@ -101,14 +99,12 @@ def check_keys(source: "KafkaSource") -> None:
 def check_names(schema: str) -> None:
     if unusable := columns.reserved(re.findall(r"\w+", schema)):
         raise DeclarationError(
-            f"schema, column={unusable[0]}: this prefix is for columns that the library adds; rename the field where it is sent "
-            "or written"
+            f"schema, column={unusable[0]}: this prefix is for columns that the library adds; rename the field where it is sent"
         )
     for name, rest in columns.of_ddl(schema):
         if re.search(r"\bDEFAULT\b", re.sub("<.*>", "", rest), re.IGNORECASE):
             raise DeclarationError(
-                f"schema, column={name}, DEFAULT: rows from before the column was added would lack the default; leave it out, "
-                f"and use coalesce({name}, ...) in the function that reads the table"
+                f"schema, column={name}, DEFAULT: earlier rows lack it; use coalesce({name}, ...) in the function instead"
             )
 
 
@@ -119,7 +115,7 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def check_history(table: "Table", topics: Mapping[str, "KafkaSource"]) -> None:
     """Raises DeclarationError for a history that this table cannot read before its topic."""
-    declared = [each for each in topics.values() if each.history or each.starting]
+    declared = [topic for topic in topics.values() if topic.history or topic.starting]
     for topic in declared:
         _check_parted(topic)
     if declared and len(topics) > 1:
@@ -150,8 +146,7 @@ def _check_parted(topic: "KafkaSource") -> None:
         )
     if history.format == "delta_changes":
         raise DeclarationError(
-            f"{where}, changes=True: the topic has rows and no changes of rows; leave `changes` out, or read the changes by an "
-            "ingest table of their own"
+            f"{where}, changes=True: the topic has rows and no changes of rows; leave it out, or read them by another table"
         )
     if topic.key:
         raise DeclarationError(
@@ -159,14 +154,12 @@ def _check_parted(topic: "KafkaSource") -> None:
         )
     if _spelled(history.schema) != _spelled(topic.schema):
         raise DeclarationError(
-            f"{where}: its schema is {' '.join(history.schema.split())!r}, "
-            f"and the topic's is {' '.join(topic.schema.split())!r}; one function computes the rows of both; "
-            "give both the same columns in the same order, with the same types"
+            f"{where}: its schema is {' '.join(history.schema.split())!r}, the topic's {' '.join(topic.schema.split())!r}; give "
+            "both the same columns in the same order, with the same types"
         )
     if history.quiet_timeout:
         raise DeclarationError(
-            f"{where}, quiet_timeout={history.quiet_timeout}: a history is read to its end, and then event time goes on with the "
-            "topic; leave it out there, and give it to the topic"
+            f"{where}, quiet_timeout={history.quiet_timeout}: a history is read to its end at once; give it to the topic alone"
         )
 
 

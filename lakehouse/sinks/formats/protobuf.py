@@ -46,8 +46,8 @@ def schema_of(table: str, columns: "pa.Schema", before: Schema | None = None) ->
         them, because readers know fields by their numbers.
     :raises SinkError: for a column whose name or type Protobuf does not have.
     """
-    known = before and before.type == "PROTOBUF" and _messages(before).get(FIRST)
-    message = _message(table, columns, table, known.DESCRIPTOR if known else None)
+    former = before and before.type == "PROTOBUF" and _messages(before).get(FIRST)
+    message = _message(table, columns, table, former.DESCRIPTOR if former else None)
     head = ['syntax = "proto3";', "", 'import "google/protobuf/timestamp.proto";', ""]
     text = "\n".join([*head, *message, ""])
     _messages(Schema(0, "PROTOBUF", text))

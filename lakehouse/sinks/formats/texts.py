@@ -57,36 +57,36 @@ def cells(rows: pa.Table, name: str, one: Callable[[object], str]) -> pa.Array:
 
 
 def _texts(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
-    of, types = column.type, pa.types
+    type_, types = column.type, pa.types
     mark = '"' if one is json_of else ""
-    if types.is_string(of):
+    if types.is_string(type_):
         if not mark:
             return column
         return _but(_marked(column, mark), pc.match_substring_regex(column, _ESCAPED), column, one)
-    if types.is_boolean(of) or types.is_integer(of):
+    if types.is_boolean(type_) or types.is_integer(type_):
         return column.cast(pa.string())
-    if types.is_decimal(of):
+    if types.is_decimal(type_):
         return _marked(column.cast(pa.string()), mark)
-    if types.is_timestamp(of) and of.unit == "us":
+    if types.is_timestamp(type_) and type_.unit == "us":
         return _marked(_instants(column), mark)
-    if types.is_date32(of):
+    if types.is_date32(type_):
         _check_years(column, pa.int32(), DATES)
         return _marked(column.cast(pa.string()), mark)
-    if types.is_float64(of) or types.is_float32(of):
+    if types.is_float64(type_) or types.is_float32(type_):
         return _doubles(column.cast(pa.float64()), one)
-    if types.is_struct(of):
+    if types.is_struct(type_):
         fields = (
-            (of.field(n).name, _texts(column.field(n), json_of)) for n in range(of.num_fields)
+            (type_.field(n).name, _texts(column.field(n), json_of)) for n in range(type_.num_fields)
         )
         return pc.if_else(column.is_valid(), _objects(fields, len(column)), None)
-    if types.is_list(of) or types.is_large_list(of):
+    if types.is_list(type_) or types.is_large_list(type_):
         return _lists(column)
     return _one_by_one(column, one)
 
 
 def _objects(fields: Iterable[tuple[str, pa.Array]], count: int) -> pa.Array:
     """Returns objects of JSON with these fields, whose values are JSON; those that are null are left out."""
-    members = [pc.binary_join_element_wise(f",{json_of(name)}:", of, "") for name, of in fields]
+    members = [pc.binary_join_element_wise(f",{json_of(name)}:", part, "") for name, part in fields]
     if not members:
         return pa.array(["{}"] * count, pa.string())
     within = pc.binary_join_element_wise(*members, "", null_handling="replace")
@@ -122,8 +122,8 @@ def _check_years(column: pa.Array, as_number: pa.DataType, within: tuple[int, in
 
 def _doubles(column: pa.Array, one: Callable[[object], str]) -> pa.Array:
     column = pc.add(column, 0.0)  # minus nought becomes nought
-    size, (least, most) = pc.abs(column), _USUAL
-    usual = pc.and_(pc.greater_equal(size, least), pc.less(size, most))
+    size, (least, greatest) = pc.abs(column), _USUAL
+    usual = pc.and_(pc.greater_equal(size, least), pc.less(size, greatest))
     unusual = pc.invert(pc.or_(usual, pc.equal(size, 0.0)))
     # whole ones Arrow writes without a point
     end = pc.if_else(pc.equal(column, pc.trunc(column)), ".0", "")

@@ -137,7 +137,7 @@ class FilesSink(Sink):
             names = self._folder.names()
             ours = {name for name in names if _OURS.fullmatch(name)}
             if manifest:  # what a process wrote that died before its commit
-                for name in ours - _known(manifest):
+                for name in ours - _names_in(manifest):
                     self._folder.remove(name)
             elif readable and not ours:
                 if names:
@@ -163,6 +163,7 @@ class FilesSink(Sink):
 
     def columns(self, schema: "pa.Schema") -> None:
         self._schema = schema
+        self._state()["columns"] = {field.name: str(field.type) for field in schema}
 
     def write(self, version: int, changes: Sequence[RowChange]) -> None:
         by_partition: dict[str, list[RowChange]] = {}
@@ -180,12 +181,11 @@ class FilesSink(Sink):
             for name, left in state["left"].items()
             if now - datetime.fromisoformat(left) > _KEPT
         }
-        of_columns = {field.name: str(field.type) for field in self._schema or ()}
         manifest = {
             "table": self._table,
             "version": position.version,
             **self._folder.layout,
-            "columns": of_columns or state["columns"],
+            "columns": state["columns"],
             "files": state["files"],
             "left": {name: left for name, left in state["left"].items() if name not in expired},
             "position": json.loads(position.to_json()),
@@ -212,7 +212,7 @@ class FilesSink(Sink):
         for entry in state["files"]:
             if fault := self._folder.load(entry)[1]:
                 yield entry["path"], fault
-        for name in sorted(self._folder.names() - _known(state)):
+        for name in sorted(self._folder.names() - _names_in(state)):
             if not _OURS.fullmatch(name):
                 yield name, "foreign file"
 
@@ -226,9 +226,6 @@ class FilesSink(Sink):
             if fault == "foreign file":
                 self._folder.set_aside(name)
         state["files"] = [entry for entry in state["files"] if entry["path"] not in faults]
-
-    def close(self) -> None:
-        self._manifest = None
 
     def _change(self, partition: str, version: int, changes: Sequence[RowChange]) -> None:
         """Adds a file of the new rows, or writes the partition again where others change."""
@@ -267,10 +264,7 @@ class FilesSink(Sink):
 
     def _rows_of(self, content: bytes) -> dict[str, Row]:
         """Returns the rows of a file by key."""
-        types = self._state()["columns"]
-        if self._schema is not None:
-            types = {field.name: str(field.type) for field in self._schema}
-        rows = decoded(self._target.format, content, types)
+        rows = decoded(self._target.format, content, self._state()["columns"])
         # columns of the key may be left out
         names = self._target.key
         return {key_of({name: row.get(name) for name in names}, names): row for row in rows}
@@ -296,5 +290,5 @@ def _nothing() -> dict[str, Any]:
     return {"position": None, "columns": {}, "files": [], "left": {}}
 
 
-def _known(manifest: Mapping[str, Any]) -> set[str]:
+def _names_in(manifest: Mapping[str, Any]) -> set[str]:
     return {entry["path"] for entry in manifest["files"]} | manifest["left"].keys()

@@ -204,7 +204,7 @@ class KafkaSink(Sink):
         self._begin()
         for part in encoded.of(changes).parts():
             keys, places = part.keys(self._target.key), self._target.places(part)
-            rows = zip(part.kinds, keys, places, self._values.of(part), strict=True)
+            rows = zip(part.kinds, keys, places, self._values.encoded(part), strict=True)
             self._send(
                 self._target.name,
                 ((key, value, to, headers[kind]) for kind, key, to, value in rows),

@@ -152,7 +152,7 @@ class Values:
 
     def __init__(self, settings: Settings, topic: str, format: Format, table: str) -> None:
         self._settings, self._topic, self._format, self._table = settings, topic, format, table
-        self._encoded: Callable[[Row], bytes] | None = None  # of a format with schemas
+        self._encode: Callable[[Row], bytes] | None = None  # of a format with schemas
         self._schemas: dict[int | None, Schema | None] = {}  # of the registry, by id
 
     def fit(self, schema: "pa.Schema") -> None:
@@ -162,15 +162,15 @@ class Values:
             if kind == "AVRO":
                 written = avro.schema_of(self._table, schema)
                 number = registry.register(subject, json.dumps(written), kind)
-                self._encoded = avro.encoder(written, number)
+                self._encode = avro.encoder(written, number)
             else:
                 text = protobuf.schema_of(self._table, schema, registry.newest(subject))
                 number = registry.register(subject, text, kind)
-                self._encoded = protobuf.encoder(text, number)
+                self._encode = protobuf.encoder(text, number)
 
-    def of(self, changes: Changes) -> Sequence[str | bytes | None]:
+    def encoded(self, changes: Changes) -> Sequence[str | bytes | None]:
         """Returns the values of the messages; None for a deletion."""
-        if write := self._encoded:
+        if write := self._encode:
             return [None if change.kind == "delete" else write(change.row) for change in changes]
         values = zip(changes.kinds, changes.values(), strict=True)
         return [None if kind == "delete" else value for kind, value in values]

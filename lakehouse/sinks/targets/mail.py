@@ -129,8 +129,8 @@ class _Sender(Performer):
             self._host, port = _place(place)
         except ValueError as err:
             raise SinkError(
-                f"target={target.name}, server={place.rpartition('@')[2]!r}: it must be a host, or host:port with a number up to "
-                f"65535 ({err}); correct the variable that it comes from, and start the follower again"
+                f"target={target.name}, server={place.rpartition('@')[2]!r}: it must be a host, or host:port up to 65535 "
+                f"({err}); correct its variable, and start the follower again"
             ) from err
         self._port = port or _SCHEMES[parts.scheme]
         # filled after the address was taken apart: a password may have any character
@@ -157,17 +157,17 @@ class _Sender(Performer):
             left_out = server.send_message(message)
         except smtplib.SMTPRecipientsRefused as err:
             self._reset()
-            return _judged({code for code, _ in err.recipients.values()}, str(err.recipients))
+            return _answer({code for code, _ in err.recipients.values()}, str(err.recipients))
         except smtplib.SMTPDataError as err:
             self._reset()
-            return _judged({err.smtp_code}, str(err))
+            return _answer({err.smtp_code}, str(err))
         except (smtplib.SMTPAuthenticationError, smtplib.SMTPSenderRefused) as err:
             self.close()
             if err.smtp_code < 500:
                 raise self._away(err) from err
             raise SinkError(
-                f"target={self._target.name}: the server refuses every mail ({err}), so the follower ends and nothing is lost; "
-                f"correct user, password or sender, and `lakehouse publish start {self._target.name}`"
+                f"target={self._target.name}: the server refuses every mail ({err}); correct user, password or sender, and "
+                f"`lakehouse publish start {self._target.name}`"
             ) from err
         except smtplib.SMTPNotSupportedError as err:
             self.close()
@@ -233,7 +233,7 @@ def _place(text: str) -> tuple[str, int | None]:
     return parts.hostname, parts.port
 
 
-def _judged(codes: set[int], text: str) -> Answer:
+def _answer(codes: set[int], text: str) -> Answer:
     return Answer("refused" if all(code >= 500 for code in codes) else "failed", text)
 
 

@@ -277,6 +277,5 @@ class Writer:
                 f"{named}: the index must take it and does not now ({reason(error)}); its follower asks again"
             )
         raise SinkError(
-            f"{named}: {self.index.name} refuses this row ({reason(error)}); create an index whose mapping "
-            "takes it, or change the column"
+            f"{named}: {self.index.name} refuses this row ({reason(error)}); create an index that takes it, or change the column"
         )

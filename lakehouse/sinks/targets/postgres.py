@@ -114,7 +114,7 @@ class PostgresSink(Sink):
 
     def position(self) -> Position | None:
         with self._db.failing("reading its position"):
-            text = self._noted()
+            text = self._stored_position()
             fault = self._fault(text is not None)
             self._db.connection.rollback()
         if fault:
@@ -152,7 +152,7 @@ class PostgresSink(Sink):
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         with self._db.failing("reading it"):
-            filled = _columns_of(self._noted())
+            filled = _columns_of(self._stored_position())
             columns = [name for name in self._table.columns() if not filled or name in filled]
             rows = (
                 self._db.run(sql("SELECT {} FROM {}", columns, self._db.table)) if columns else []
@@ -165,7 +165,7 @@ class PostgresSink(Sink):
     def close(self) -> None:
         self._db.close()
 
-    def _noted(self) -> str | None:
+    def _stored_position(self) -> str | None:
         """Returns the position as it stands in the database, with the names of the columns that are filled."""
         made = self._db.run("SELECT to_regclass(%s) IS NOT NULL", [POSITIONS])[0][0]
         asked = f"SELECT position FROM {POSITIONS} WHERE target = %s"

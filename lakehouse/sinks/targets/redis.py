@@ -66,7 +66,7 @@ def redis_keys(
 
     The row of account `a` is at `balances:a`. Each version of the table is one transaction.
 
-    :param prefix: of the keys; a colon comes behind it. All keys with it belong to the target.
+    :param prefix: of the keys; a colon follows it. All keys with it belong to the target.
     :param key: the columns that identify a row: the text of one, or a JSON object of several.
     :param format: "hash", a field for each column that is not null, or "json", a text with the row as JSON.
     :param url: `redis://`, `rediss://` or `unix://`, with user and password where the server asks for them. `${NAME}` is the
@@ -113,8 +113,7 @@ class RedisSink(Sink):
         if foreign:  # keys that have left the table would never be removed
             raise SinkError(
                 f"{self._named}: the server has keys with its prefix ({foreign}), and {self._place} has no position; take "
-                "another prefix if they are another's, or have "
-                f"`lakehouse reconcile sink {self._target.name} --repair` remove what is not of the table"
+                f"another prefix, or `lakehouse reconcile sink {self._target.name} --repair`, to remove what the table lacks"
             )
         return base.position_of(self._target.name, self._place, text or None)
 

@@ -157,8 +157,8 @@ class _Poster(Performer):
         named = f"target={self._target.name}, url={self._target.url}"
         if status in _REFUSES_ALL:
             raise SinkError(
-                f"{named}: it refuses every request ({answer}), so the follower ends and nothing is lost; correct the address or "
-                f"what it is given, and `lakehouse publish start {self._target.name}`"
+                f"{named}: it refuses every request ({answer}); correct url, headers or secret, and "
+                f"`lakehouse publish start {self._target.name}`"
             )
         if status in _NOT_NOW:
             raise SinkAway(
