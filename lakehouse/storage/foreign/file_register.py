@@ -230,6 +230,15 @@ class Register:
             "that it was of is registered again",
         )
 
+    def check_at(self, number: int) -> None:
+        """Raises CommitError if a table cannot go on with the record of this number."""
+        if number > self.end:
+            raise self.damaged(f"it has {self.end:,} of them, and the table has read {number:,}")
+        if number < self.end and not self.knows(number):
+            raise self.damaged(
+                f"it has forgotten the files behind record {number:,}, where the table goes on"
+            )
+
     def damaged(self, what: str) -> CommitError:
         """That the register cannot be gone on with."""
         return CommitError(

@@ -4,7 +4,7 @@ The offsets come from the tables' files, without Spark. Offsets that a source ca
 compacted messages) are not missing: the source is read wherever an offset is not in the table.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,17 @@ def examples(
         for name, which in (("missing", missing), ("doubled", doubled))
         if len(which)
     ]
+
+
+def partitions_of(
+    settings: Settings, table: Table, address: str, read: Mapping[str, int], since: str = ""
+) -> Iterator[tuple[str, int, "np.ndarray"]]:
+    """Yields each partition that a commit has `read`, by number: the offset that it has read to, and the offsets of the table."""
+    import numpy as np
+
+    rows = stored(settings, table, address, since)
+    for partition in sorted(read, key=int):
+        yield partition, read[partition], rows.get(int(partition), np.empty(0, np.int64))
 
 
 def stored(

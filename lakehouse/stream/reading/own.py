@@ -4,7 +4,6 @@ Positions are like those of a topic: the next offset of each partition. Records 
 length is known, and a wrong answer of the class ends the query before anything of the step is written.
 """
 
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -24,8 +23,17 @@ from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading import offset_ranges, offsets, records
-from lakehouse.stream.reading.checked import Checked, compared, stored
-from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
+from lakehouse.stream.reading.checked import Checked, compared, partitions_of
+from lakehouse.stream.reading.contract import (
+    Frames,
+    Looks,
+    Present,
+    Reader,
+    Receded,
+    Records,
+    SourceCheck,
+    present_at,
+)
 from lakehouse.stream.reading.offsets import Broker, Gap, Offsets
 
 _PAUSES = Backoff(1, 60)  # before a source that is away is asked again
@@ -42,11 +50,10 @@ class OwnSource(Reader):
         super().__init__(settings, table, sources)
         ((self._address, source),) = self.sources.items()
         self._source = cast(PythonSource, source)
-        self._poll = self._source.poll_interval.total_seconds()
+        self.looks = Looks(self._source.poll_interval.total_seconds())
         self._reader = OwnReader(self._source)  # which makes the instance in the thread
         self._ends: dict[str, int] = {}
         self._first: dict[str, int] = {}
-        self._looked = float("-inf")
         self._is_compared = False  # the position, with the first offsets that exist
         self._failures = 0
 
@@ -54,14 +61,14 @@ class OwnSource(Reader):
         return offsets.behind(self.settings, self.table, last, {self._address: {}})
 
     def latest_offset(self, at: Offsets) -> Offsets:
-        if self.is_to_look or not offset_ranges.between(at, {self._address: self._ends}):
+        if self.looks.is_due or not offset_ranges.between(at, {self._address: self._ends}):
             self._ask(at[self._address])
         return {self._address: self._ends}
 
     def _ask(self, at: Mapping[str, int]) -> None:
         """Asks how far the source is. Raises SourceAway, SourceError, CommitError, Receded."""
-        self._looked = time.monotonic()
-        ends = self._reader.ends()
+        with self.looks.look():
+            ends = self._reader.ends()
         if not self._is_compared or ends.keys() - at.keys():
             self._first = self._reader.begins(ends)
             self._check_there(at)
@@ -96,10 +103,6 @@ class OwnSource(Reader):
         )
         return Receded(error, f"{message}; one of its servers may lag, so it is asked again")
 
-    @property
-    def is_to_look(self) -> bool:
-        return time.monotonic() - self._looked >= self._poll
-
     def read(self, begin: Offsets, end: Offsets) -> Records:
         """Reads the same share of each partition, until there is enough for a step."""
         at = begin[self._address]
@@ -129,50 +132,57 @@ class OwnSource(Reader):
         rows = pa.concat_tables([RECORDS.empty_table(), *pieces])
         return {self._address: records.dated(rows, at)}
 
-    def present(self) -> Offsets:
+    def present(self) -> Present:
         with closing(OwnReader(self._source)) as reader:  # another thread asks this
-            return {self._address: reader.ends()}
+            return present_at({self._address: reader.ends()})
 
-    def wait_out(self, err: LakehouseError, say: Say) -> None:
-        if self.available_now:
+    def away(self, err: LakehouseError) -> tuple[str, float]:
+        if self.query.available_now:
             raise err
         self._is_compared = False  # it may be away because it has lost records
-        say(f"{err}; it is asked again")
         self._failures += 1
-        self.stopping.wait(_PAUSES.after(self._failures))
+        return f"{err}; it is asked again", _PAUSES.after(self._failures)
 
     def close(self) -> None:
         self._reader.close()
 
-    def lost(self, last: Commit | None) -> list[Gap]:
-        with closing(OwnReader(self._source)) as reader:
-            ends = reader.ends()
-            found = {self._address: Broker("", reader.begins(ends), ends)}
-        return offsets.lost(self.settings, self.table, found, last) if last else []
+
+class OwnSourceCheck(SourceCheck):
+    """The check of a source of one's own, which is read again from its first offsets."""
+
+    def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
+        super().__init__(settings, table, sources)
+        ((self._address, source),) = self.sources.items()
+        self._source = cast(PythonSource, source)
 
     def verify(self, last: Commit) -> Iterator[Checked]:
-        """Compares the table with the source, which is read again from its first offsets."""
         import numpy as np
 
-        read = last.inputs.get(self._address, {})
-        rows = stored(self.settings, self.table, self._address)
         with closing(OwnReader(self._source)) as reader:
             begins = reader.begins(reader.ends())
-            for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
-                start = min(begins.get(partition, 0), end)
+            read = last.inputs.get(self._address, {})
+            for p, end, own in partitions_of(self.settings, self.table, self._address, read):
+                start = min(begins.get(p, 0), end)
                 there = [
                     offset
                     for first in range(start, end, LOT)
-                    for offset, *_ in reader.records(partition, first, min(first + LOT, end))
+                    for offset, *_ in reader.records(p, first, min(first + LOT, end))
                 ]
-                own = rows.get(int(partition), np.empty(0, np.int64))
-                place = (self._address, int(partition), start, end)
+                place = (self._address, int(p), start, end)
                 yield compared(place, own, np.array(there, np.int64))
+
+    def _described(self) -> Broker:
+        with closing(OwnReader(self._source)) as reader:
+            ends = reader.ends()
+            return Broker("", reader.begins(ends), ends)
+
+    def lost(self, last: Commit | None) -> list[Gap]:
+        found = {self._address: self._described()}
+        return offsets.lost(self.settings, self.table, found, last) if last else []
 
     def unreadable(self, session: Session) -> list[str]:
         try:
-            with closing(OwnReader(self._source)) as reader:
-                reader.begins(reader.ends())
+            self._described()
         except SourceAway:
             raise
         except SourceError as err:

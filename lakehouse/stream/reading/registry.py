@@ -1,6 +1,6 @@
-"""The registry of sources: the class that reads each kind of source for an ingest table."""
+"""The registry of sources: the classes that read each kind of source for an ingest table, and that check it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.own_sources import PythonSource
@@ -11,27 +11,43 @@ from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading.checked import Checked
-from lakehouse.stream.reading.contract import Reader
-from lakehouse.stream.reading.files import Files
-from lakehouse.stream.reading.history import History
-from lakehouse.stream.reading.own import OwnSource
-from lakehouse.stream.reading.topics import Topics
+from lakehouse.stream.reading.contract import Reader, SourceCheck
+from lakehouse.stream.reading.files import FileCheck, Files
+from lakehouse.stream.reading.history import History, HistoryCheck
+from lakehouse.stream.reading.own import OwnSource, OwnSourceCheck
+from lakehouse.stream.reading.topics import TopicCheck, Topics
 
-_READERS: dict[type, Callable[..., Reader]] = {
-    KafkaSource: Topics,
-    FilesSource: Files,
-    PythonSource: OwnSource,
+_KINDS: dict[type, tuple[type[Reader], type[SourceCheck]]] = {
+    KafkaSource: (Topics, TopicCheck),
+    FilesSource: (Files, FileCheck),
+    PythonSource: (OwnSource, OwnSourceCheck),
 }
 
 
 def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> Reader:
     """Returns the reader of an ingest table's sources."""
-    past = [source for source in sources if source.is_history]
-    ahead = [source for source in sources if not source.is_history]
+    past, ahead, (reader, _) = _kind(sources)
     if past:
         return History(Files(settings, table, past), Topics(settings, table, ahead))
-    (kind,) = {of for of in type(ahead[0]).__mro__ if of in _READERS}
-    return _READERS[kind](settings, table, ahead)
+    return reader(settings, table, ahead)
+
+
+def check_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> SourceCheck:
+    """Returns the check of an ingest table's sources."""
+    past, ahead, (_, check) = _kind(sources)
+    if past:
+        return HistoryCheck(FileCheck(settings, table, past), TopicCheck(settings, table, ahead))
+    return check(settings, table, ahead)
+
+
+def _kind(
+    sources: Collection[RecordSource],
+) -> tuple[list[RecordSource], list[RecordSource], tuple[type[Reader], type[SourceCheck]]]:
+    """Returns the history, if there is one, the other sources, and the classes of these."""
+    past = [source for source in sources if source.is_history]
+    ahead = [source for source in sources if not source.is_history]
+    (kind,) = {of for of in type(ahead[0]).__mro__ if of in _KINDS}
+    return past, ahead, _KINDS[kind]
 
 
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
@@ -47,7 +63,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     last = next(lakehouse.commit_log(table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
-    return list(reader_of(lakehouse.settings, table, sources).verify(last))
+    return list(check_of(lakehouse.settings, table, sources).verify(last))
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
@@ -56,4 +72,4 @@ def unreadable(session: Session, table: Table) -> list[str]:
     Raises RegistryAway, SourceAway.
     """
     sources = session.catalog.sources_of(table).values()
-    return reader_of(session.settings, table, sources).unreadable(session) if sources else []
+    return check_of(session.settings, table, sources).unreadable(session) if sources else []
