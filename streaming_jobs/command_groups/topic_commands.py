@@ -131,8 +131,9 @@ def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None",
     check = FileCheck(lakehouse.settings, table, sources)
     gaps, passed, topic = check.lost(last), check.files.passed_over(), check.address
     lines = [
-        f"{topic}, file {check.register.of_record(gap.since).path}: records {gap.since} to {gap.until - 1} are lost"
+        f"{topic}, file {file.path}: records {gap.since} to {gap.until - 1} are lost"
         for gap in gaps
+        if (file := check.register.of_record(gap.since))
     ]
     if passed is not None:
         lines.append(

@@ -18,7 +18,7 @@ from lakehouse.declare.inputs.sources import FilesSource, RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse.storage.foreign import foreign_sources
+from lakehouse.storage.foreign import file_register, foreign_sources
 from lakehouse.storage.foreign.file_register import Register, Registered
 from lakehouse.storage.foreign.foreign_contract import Feed, ForeignFiles
 from lakehouse.storage.foreign.foreign_files import Away, Gone
@@ -75,7 +75,13 @@ class Files(Reader):
         if last is None:  # the register may be that of a table that has been removed
             self.register.restart()
         begins = offsets.behind(self.settings, self.table, last, _position(self.address, 0))
-        self.register.check_at(begins[self.address][PARTITION])
+        number, end = begins[self.address][PARTITION], self.register.end
+        if number > end:
+            what = f"it has {end:,} of them, and the table has read {number:,}"
+            raise file_register.damaged(self.register, what)
+        if number < end and self.register.of_record(number) is None:
+            what = f"it has forgotten the files behind record {number:,}, where the table goes on"
+            raise file_register.damaged(self.register, what)
         columns = of_ddl(self.source.schema)
         types = {each.name: each.dataType.simpleString() for each in columns}
 
@@ -84,7 +90,7 @@ class Files(Reader):
 
         self.feed = self.files.feed(is_lost, types)
         self._began = time.monotonic()
-        return {self.address: begins[self.address]}
+        return _position(self.address, number)
 
     def latest_offset(self, at: Offsets) -> Offsets:
         """Registers what has come, if all is read, or it is time to look. Raises Away, SourceError."""
@@ -206,7 +212,7 @@ class FileCheck(SourceCheck):
             yield compared(place, own, np.concatenate([own[:0], *there]), self._shown, more)
 
     def _shown(self, number: int) -> str:
-        if not self.register.knows(number):
-            return f"{number} (record of a file that was forgotten)"
         file = self.register.of_record(number)
+        if file is None:
+            return f"{number} (record of a file that was forgotten)"
         return f"{number} (record {number - file.first + 1} of {file.path})"
