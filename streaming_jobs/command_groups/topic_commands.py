@@ -124,26 +124,26 @@ def accept_gap(table: _Ingest, yes: Yes = False) -> None:
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """Does the work of `accept-gap` for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.stream.reading.files import FileCheck
+    from lakehouse.stream.reading.files import FileCheck, Files
     from lakehouse.stream.reading.records import file_sources
 
     sources = file_sources(lakehouse.catalog.sources_of(table).values())
-    check = FileCheck(lakehouse.settings, table, sources)
-    gaps, passed, topic = check.lost(last), check.files.passed_over(), check.address
+    reader = Files(lakehouse.settings, table, sources)
+    gaps, passed, topic = FileCheck(reader).lost(last), reader.files.passed_over(), reader.address
     lines = [
         f"{topic}, file {file.path}: records {gap.since} to {gap.until - 1} are lost"
         for gap in gaps
-        if (file := check.register.of_record(gap.since))
+        if (file := reader.register.of_record(gap.since))
     ]
     if passed is not None:
         lines.append(
-            f"{topic}: {check.files.passing(passed)} are not read, with the rows that they add"
+            f"{topic}: {reader.files.passing(passed)} are not read, with the rows that they add"
         )
     _ask_about(lines, table.name, topic, yes)
     if gaps:
         _accept(lakehouse, table, gaps, "records")
     if passed is not None:
-        check.register.add([], passed)
+        reader.register.add([], passed)
     _show_accepted(table)
 
 

@@ -1,12 +1,12 @@
-"""The contract of an ingest table's sources: like `SourceReader` for a source of one's own, for whole ranges.
+"""The contract of an ingest table's steps with its sources: like `SourceReader` for a source of one's own, for whole ranges.
 
 A position is the next offset of each partition of each address. Each kind of source has a module (`registry`) with its
-reader, which the steps ask, and its check, which commands ask. A history and its topic are two readers and a cut.
+reader, and with its check (`checked`), which commands ask. A history and its topic are two readers and a cut.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,11 +23,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading import offset_ranges
-from lakehouse.stream.reading.offsets import Gap, Offsets
+from lakehouse.stream.reading.offsets import Offsets
 
 if TYPE_CHECKING:
     from lakehouse.storage.position.checkpoints import Written
-    from lakehouse.stream.reading.checked import Checked
 
 TURN = 0.1  # seconds between two checks for something to do
 Frames = Mapping[str, DataFrame | pa.Table]
@@ -64,9 +63,9 @@ class Present:
     is_read: Callable[[Offsets], bool]
     """Returns True if all of it lies before a position."""
 
-
-def present_at(ends: Offsets) -> Present:
-    return Present(ends, lambda at: not offset_ranges.between(at, ends))
+    @classmethod
+    def before(cls, ends: Offsets) -> "Present":
+        return cls(ends, lambda at: not offset_ranges.between(at, ends))
 
 
 class Looks:
@@ -164,23 +163,3 @@ class Reader(ABC):
 
     def close(self) -> None:  # noqa: B027 - some hold nothing
         """Releases what the thread held."""
-
-
-class SourceCheck(ABC):
-    """What commands ask of one ingest table's sources, beside its stream."""
-
-    def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
-        self.settings, self.table = settings, table
-        self.sources = {source.address: source for source in sources}
-
-    @abstractmethod
-    def verify(self, last: Commit) -> "Iterable[Checked]":
-        """Compares the table with its sources up to this commit, partition by partition."""
-
-    @abstractmethod
-    def lost(self, last: Commit | None) -> list[Gap]:
-        """Returns the offsets that were not read and that the sources no longer have."""
-
-    def unreadable(self, session: Session) -> list[str]:
-        """Returns why the newest records could not be read as the declared columns. Raises RegistryAway, SourceAway."""
-        return []

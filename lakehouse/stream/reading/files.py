@@ -29,16 +29,8 @@ from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import LOOK
 from lakehouse.stream.reading import offsets, records
-from lakehouse.stream.reading.checked import Checked, compared, partitions_of
-from lakehouse.stream.reading.contract import (
-    TURN,
-    Frames,
-    Looks,
-    Present,
-    Reader,
-    Records,
-    SourceCheck,
-)
+from lakehouse.stream.reading.checked import Checked, SourceCheck, compared, partitions_of
+from lakehouse.stream.reading.contract import TURN, Frames, Looks, Present, Reader, Records
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_starts import is_history_read
 from lakehouse.transform.decoding.values import of_ddl
@@ -178,41 +170,36 @@ def _read_whole(files: ForeignFiles, ranges: list[tuple[int, int]]) -> pa.Table:
     return pa.concat_tables(pieces) if pieces else RECORDS.empty_table()
 
 
-class FileCheck(SourceCheck):
+class FileCheck(SourceCheck[Files]):
     """The check of a folder, or a table of others, with the register, whose records have all been there."""
-
-    def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
-        super().__init__(settings, table, sources)
-        ((self.address, source),) = self.sources.items()
-        self.source = cast(FilesSource, source)
-        self.register = Register(settings, table)
-        self.files = foreign_sources.files_of(self.source, self.register)
 
     def lost(self, last: Commit | None) -> list[Gap]:
         if checkpoints.standing(self.settings, self.table).last is None:
             return []
-        begins = offsets.behind(self.settings, self.table, last, _position(self.address, 0))
+        begins = offsets.behind(self.settings, self.table, last, _position(self.reader.address, 0))
         return [
-            Gap(self.address, PARTITION, *each)
-            for each in foreign_sources.lost(self.files, begins[self.address][PARTITION])
+            Gap(self.reader.address, PARTITION, *each)
+            for each in foreign_sources.lost(
+                self.reader.files, begins[self.reader.address][PARTITION]
+            )
         ]
 
     def verify(self, last: Commit) -> Iterator[Checked]:
         import numpy as np
 
-        read = {PARTITION: last.inputs.get(self.address, {}).get(PARTITION, 0)}
-        gaps = offsets.known(self.settings, self.table).gaps_of(self.address)
-        for p, end, own in partitions_of(self.settings, self.table, self.address, read):
+        read = {PARTITION: last.inputs.get(self.reader.address, {}).get(PARTITION, 0)}
+        gaps = offsets.known(self.settings, self.table).gaps_of(self.reader.address)
+        for p, end, own in partitions_of(self.settings, self.table, self.reader.address, read):
             there = [np.arange(*each) for each in offsets.outside(gaps, 0, end)]
-            if is_history_read(self.source, last):
-                more = list(filter(None, [self.files.look()]))
+            if is_history_read(self.reader.source, last):
+                more = list(filter(None, [self.reader.files.look()]))
             else:
-                more = foreign_sources.unread(self.files, end)
-            place = (self.address, int(p), 0, end)
+                more = foreign_sources.unread(self.reader.files, end)
+            place = (self.reader.address, int(p), 0, end)
             yield compared(place, own, np.concatenate([own[:0], *there]), self._shown, more)
 
     def _shown(self, number: int) -> str:
-        file = self.register.of_record(number)
+        file = self.reader.register.of_record(number)
         if file is None:
             return f"{number} (record of a file that was forgotten)"
         return f"{number} (record {number - file.first + 1} of {file.path})"

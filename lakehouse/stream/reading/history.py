@@ -24,16 +24,8 @@ from lakehouse.storage.position import checkpoints
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading import offset_ranges, offsets, topic_starts
-from lakehouse.stream.reading.checked import Checked
-from lakehouse.stream.reading.contract import (
-    TURN,
-    Frames,
-    Looks,
-    Present,
-    Reader,
-    Records,
-    SourceCheck,
-)
+from lakehouse.stream.reading.checked import Checked, SourceCheck
+from lakehouse.stream.reading.contract import TURN, Frames, Looks, Present, Reader, Records
 from lakehouse.stream.reading.files import FileCheck, Files
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.records import HELD
@@ -56,7 +48,7 @@ class History(Reader):
         super().__init__(
             past.settings, past.table, [*past.sources.values(), *topic.sources.values()]
         )
-        self._past, self._topic = past, topic
+        self.past, self.topic = past, topic
         self._now: Reader = past
         self.reads_history = True
         self.looks = past.looks
@@ -64,17 +56,17 @@ class History(Reader):
         self.looks_back = Looks(_AGAIN, _SHARE)
 
     def begins(self, last: Written | Commit | None) -> Offsets:
-        self._past.query = self._topic.query = self.query
-        begins = {**self._topic.begins(last), **self._past.begins(last)}
-        if last and topic_starts.is_history_read(self._past.source, last):
+        self.past.query = self.topic.query = self.query
+        begins = {**self.topic.begins(last), **self.past.begins(last)}
+        if last and topic_starts.is_history_read(self.past.source, last):
             self._end_history()
         return begins
 
     def _end_history(self) -> None:
-        self._past.close()
+        self.past.close()
         self.reads_history = False
-        self._now, self.looks, self.trouble = self._topic, self._topic.looks, ""
-        self._watched = foreign_sources.files_of(self._past.source, self._past.register)
+        self._now, self.looks, self.trouble = self.topic, self.topic.looks, ""
+        self._watched = foreign_sources.files_of(self.past.source, self.past.register)
 
     def latest_offset(self, at: Offsets) -> Offsets:
         if self._watched is not None and self.looks_back.is_due:
@@ -91,55 +83,55 @@ class History(Reader):
         now = self._now.sources
         read = self._now.read(offset_ranges.part(begin, now), offset_ranges.part(end, now))
         read = replace(read, begin={**begin, **read.begin}, end={**begin, **read.end})
-        if not self.reads_history or read.rows or not _is_all_read(self._past, read.end):
+        if not self.reads_history or read.rows or not _is_all_read(self.past, read.end):
             return read
         last = checkpoints.standing(self.settings, self.table).last
-        at = {**self._topic.begins(last), **offset_ranges.part(read.end, now)}
+        at = {**self.topic.begins(last), **offset_ranges.part(read.end, now)}
         self._end_history()
-        (topic,) = self._topic.declared.values()
+        (topic,) = self.topic.declared.values()
         return Records(at, at, 0, here={topic.address: HELD.empty_table()}, cut=topic.starting)
 
     def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
         """Reads the ranges of both sources, or of the one that has something in its range."""
-        both = (self._past, self._topic)
+        both = (self.past, self.topic)
         some = [
             each
             for each in both
             if offset_ranges.between(begin, offset_ranges.part(end, each.sources))
         ]
         read: dict[str, DataFrame | pa.Table] = {}
-        for each in some or [self._topic]:
+        for each in some or [self.topic]:
             read |= each.reread(session, begin, end, at)
         return read
 
     def present(self) -> Present:
         """Returns what the topic has now; before the cut, all is read once the rest of the history is for the next run."""
-        of_topic = self._topic.present()
+        of_topic = self.topic.present()
 
         def is_read(at: Offsets) -> bool:
             if not self.reads_history:
                 return of_topic.is_read(at)
-            more = at[self._past.address][PARTITION] < self._past.register.end
+            more = at[self.past.address][PARTITION] < self.past.register.end
             if more or not self.query.available_now:
                 return False
-            return self._past.present().is_read(at)
+            return self.past.present().is_read(at)
 
         return Present(of_topic.ends, is_read)
 
     def away(self, err: LakehouseError) -> tuple[str, float]:
         if isinstance(err, Unfinished):
             return str(err), TURN
-        return (self._past if isinstance(err, Files.AWAY) else self._topic).away(err)
+        return (self.past if isinstance(err, Files.AWAY) else self.topic).away(err)
 
     def wait(self, seconds: float, *, to_the_end: bool = False) -> bool:
         return self._now.wait(seconds, to_the_end=to_the_end)
 
     def explained(self, err: BaseException, at: Offsets) -> BaseException:
-        return self._topic.explained(err, offset_ranges.part(at, self._topic.sources))
+        return self.topic.explained(err, offset_ranges.part(at, self.topic.sources))
 
     def close(self) -> None:
-        self._topic.close()
-        self._past.close()
+        self.topic.close()
+        self.past.close()
 
 
 def _is_all_read(past: Files, at: Offsets) -> bool:
@@ -165,14 +157,12 @@ def _is_all_read(past: Files, at: Offsets) -> bool:
     return number >= past.register.end and past.feed.has_read(present, number)
 
 
-class HistoryCheck(SourceCheck):
+class HistoryCheck(SourceCheck[History]):
     """The check of a history and its topic."""
 
-    def __init__(self, past: FileCheck, topic: TopicCheck) -> None:
-        super().__init__(
-            past.settings, past.table, [*past.sources.values(), *topic.sources.values()]
-        )
-        self._past, self._topic = past, topic
+    def __init__(self, reader: History) -> None:
+        super().__init__(reader)
+        self._past, self._topic = FileCheck(reader.past), TopicCheck(reader.topic)
 
     def lost(self, last: Commit | None) -> list[Gap]:
         if last:

@@ -1,6 +1,7 @@
 """The registry of sources: the classes that read each kind of source for an ingest table, and that check it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.own_sources import PythonSource
@@ -10,44 +11,40 @@ from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.stream.reading.checked import Checked
-from lakehouse.stream.reading.contract import Reader, SourceCheck
+from lakehouse.stream.reading.checked import Checked, SourceCheck
+from lakehouse.stream.reading.contract import Reader
 from lakehouse.stream.reading.files import FileCheck, Files
 from lakehouse.stream.reading.history import History, HistoryCheck
 from lakehouse.stream.reading.own import OwnSource, OwnSourceCheck
 from lakehouse.stream.reading.topics import TopicCheck, Topics
 
-_KINDS: dict[type, tuple[type[Reader], type[SourceCheck]]] = {
-    KafkaSource: (Topics, TopicCheck),
-    FilesSource: (Files, FileCheck),
-    PythonSource: (OwnSource, OwnSourceCheck),
+_READERS: dict[type, Callable[..., Reader]] = {
+    KafkaSource: Topics,
+    FilesSource: Files,
+    PythonSource: OwnSource,
+}
+_CHECKS: dict[type, Callable[[Any], SourceCheck]] = {
+    Topics: TopicCheck,
+    Files: FileCheck,
+    OwnSource: OwnSourceCheck,
+    History: HistoryCheck,
 }
 
 
 def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> Reader:
     """Returns the reader of an ingest table's sources."""
-    past, ahead, (reader, _) = _kind(sources)
+    past = [source for source in sources if source.is_history]
+    ahead = [source for source in sources if not source.is_history]
     if past:
         return History(Files(settings, table, past), Topics(settings, table, ahead))
-    return reader(settings, table, ahead)
+    (kind,) = {of for of in type(ahead[0]).__mro__ if of in _READERS}
+    return _READERS[kind](settings, table, ahead)
 
 
 def check_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> SourceCheck:
     """Returns the check of an ingest table's sources."""
-    past, ahead, (_, check) = _kind(sources)
-    if past:
-        return HistoryCheck(FileCheck(settings, table, past), TopicCheck(settings, table, ahead))
-    return check(settings, table, ahead)
-
-
-def _kind(
-    sources: Collection[RecordSource],
-) -> tuple[list[RecordSource], list[RecordSource], tuple[type[Reader], type[SourceCheck]]]:
-    """Returns the history, if there is one, the other sources, and the classes of these."""
-    past = [source for source in sources if source.is_history]
-    ahead = [source for source in sources if not source.is_history]
-    (kind,) = {of for of in type(ahead[0]).__mro__ if of in _KINDS}
-    return past, ahead, _KINDS[kind]
+    reader = reader_of(settings, table, sources)
+    return _CHECKS[type(reader)](reader)
 
 
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:

@@ -25,17 +25,8 @@ from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import IDLE, LOOK
 from lakehouse.stream.reading import offset_ranges, offsets, readings, topic_starts
-from lakehouse.stream.reading.checked import Checked, compared, partitions_of
-from lakehouse.stream.reading.contract import (
-    Frames,
-    Looks,
-    Present,
-    Reader,
-    Receded,
-    Records,
-    SourceCheck,
-    present_at,
-)
+from lakehouse.stream.reading.checked import Checked, SourceCheck, compared, partitions_of
+from lakehouse.stream.reading.contract import Frames, Looks, Present, Reader, Receded, Records
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_reader import TopicReader
 from lakehouse.transform.decoding import decode, schemas
@@ -55,13 +46,13 @@ class Topics(Reader):
     def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
         super().__init__(settings, table, sources)
         self.declared = cast(Mapping[str, KafkaSource], self.sources)
-        self._topics = sorted(self.sources)
+        self.topics = sorted(self.sources)
         # all of them have the same isolation
-        self._reading = isolated(settings, self.sources[self._topics[0]].isolation)
+        self.reading = isolated(settings, self.sources[self.topics[0]].isolation)
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
         with_headers = {address for address, of in self.sources.items() if of.headers}
-        self._messages = TopicReader(self._reading, table.name, settings.step_rows, with_headers)
+        self._messages = TopicReader(self.reading, table.name, settings.step_rows, with_headers)
         self.looks = Looks(IDLE)
 
     def begins(self, last: Written | Commit | None) -> Offsets:
@@ -71,14 +62,14 @@ class Topics(Reader):
         for source in self.declared.values():
             if source.starting and last is None:
                 starts |= topic_starts.resolve(self.settings, self.table, source)
-        return offsets.start(self.settings, self.table, self._topics, last, starts)
+        return offsets.start(self.settings, self.table, self.topics, last, starts)
 
     def latest_offset(self, at: Offsets) -> Offsets:
         with self.looks.look():
-            described = kafka_topics.ids(self._client, self._topics)
+            described = kafka_topics.ids(self._client, self.topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.settings, self.table, ids)
-        ends = offsets.ends(self._client, self._reading, described)
+        ends = offsets.ends(self._client, self.reading, described)
         self._messages.error = ""  # the broker has answered since
         if message := offsets.beyond(self.table, at, ends):
             raise Receded(
@@ -89,7 +80,7 @@ class Topics(Reader):
 
     def earliest_offset(self, ends: Offsets) -> Offsets:
         self._messages.lift()  # it is placed again, with these as well
-        on_broker = offsets.on_broker(self._client, self._topics)
+        on_broker = offsets.on_broker(self._client, self.topics)
         return {topic: each.first for topic, each in on_broker.items()}
 
     def wait(self, seconds: float, *, to_the_end: bool = False) -> bool:
@@ -127,14 +118,14 @@ class Topics(Reader):
 
     def present(self) -> Present:
         client = self._client or kafka_topics.admin(self.settings)
-        described = kafka_topics.ids(client, self._topics)
-        return present_at(offsets.ends(client, self._reading, described))
+        described = kafka_topics.ids(client, self.topics)
+        return Present.before(offsets.ends(client, self.reading, described))
 
     def away(self, err: LakehouseError) -> tuple[str, float]:
         """Returns what to report. Raises AccessError if the broker turns this client away: waiting does not mend that."""
         if self.query.available_now:
             raise err
-        kafka_client.check_access(self._reading)
+        kafka_client.check_access(self.reading)
         return f"{err}; it waits for the broker", 2 * LOOK
 
     def explained(self, err: BaseException, at: Offsets) -> BaseException:
@@ -142,7 +133,7 @@ class Topics(Reader):
         if isinstance(err, LakehouseError):
             return err
         refused: LakehouseError | None
-        refused = kafka_in_spark.refusal(self._reading, self._topics, err)
+        refused = kafka_in_spark.refusal(self.reading, self.topics, err)
         if refused is None and kafka_in_spark.is_loss(err):
             try:  # our client asks for what is lost, and its error names it
                 self.begins(checkpoints.standing(self.settings, self.table).last)
@@ -158,7 +149,7 @@ class Topics(Reader):
         self._messages.close()
 
 
-class TopicCheck(SourceCheck):
+class TopicCheck(SourceCheck[Topics]):
     """The check of topics, with what the broker still has."""
 
     def lost(self, last: Commit | None) -> list[Gap]:
@@ -167,7 +158,7 @@ class TopicCheck(SourceCheck):
 
     def found(self) -> dict[str, offsets.Broker]:
         """Returns the broker's description of the topics. Raises TopicError for a topic that is not the one read."""
-        found = offsets.on_broker(kafka_topics.admin(self.settings), sorted(self.sources))
+        found = offsets.on_broker(kafka_topics.admin(self.settings), self.reader.topics)
         offsets.check_ids(
             self.settings, self.table, {topic: each.id for topic, each in found.items()}
         )
@@ -176,8 +167,8 @@ class TopicCheck(SourceCheck):
     def verify(self, last: Commit) -> Iterator[Checked]:
         on_broker = self.found()
         known = offsets.known(self.settings, self.table)
-        reading = isolated(self.settings, next(iter(self.sources.values())).isolation)
-        for topic, source in sorted(self.sources.items()):
+        for topic in self.reader.topics:
+            source = self.reader.declared[topic]
             checked: list[Checked] = []
             read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
             since = known.recreated.get(topic, (0, 0, ""))[2]
@@ -185,7 +176,7 @@ class TopicCheck(SourceCheck):
             for p, end, own in partitions_of(self.settings, self.table, topic, read, since):
                 first = max(on_broker[topic].first.get(p, 0), begins.get(p, 0))
                 place = (topic, int(p), min(first, end), end)
-                checked.append(_compared(reading, source, place, own))
+                checked.append(_compared(self.reader.reading, source, place, own))
             again = readings.again(*last.readings.get(topic, ("", "")))
             if read and again:
                 examples = "; ".join(filter(None, (checked[-1].examples, again)))
@@ -193,8 +184,7 @@ class TopicCheck(SourceCheck):
             yield from checked
 
     def unreadable(self, session: Session) -> list[str]:
-        declared = cast(Mapping[str, KafkaSource], self.sources)
-        of_registry = [each for each in declared.values() if each.of_registry]
+        of_registry = [each for each in self.reader.declared.values() if each.of_registry]
         try:
             said = (schemas.refusal(session, self.table, each) for each in of_registry)
             return list(filter(None, said))
