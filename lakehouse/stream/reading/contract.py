@@ -65,6 +65,7 @@ class Present:
 
     @classmethod
     def before(cls, ends: Offsets) -> "Present":
+        """Returns all that lies before these offsets."""
         return cls(ends, lambda at: not offset_ranges.between(at, ends))
 
 
