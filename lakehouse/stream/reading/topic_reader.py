@@ -6,7 +6,6 @@ Offsets are never committed to the broker: a table's own commits hold its positi
 import time
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
-from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,14 +18,13 @@ from lakehouse.stream.reading.records import HELD, OF_HEADERS
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-_HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
 _BYTES = 32 << 20  # of messages that are held: with more, nothing is fetched until some are taken
 _AT_ONCE = 10_000
 Place = tuple[str, int]  # topic and partition
 
 
 class TopicReader:
-    """A consumer that reads on from the offsets that `place` sets, and holds what comes until `handed_out` returns it."""
+    """A consumer that reads on from the offsets that `place` sets, and holds what comes until `taken` returns it."""
 
     def __init__(
         self, settings: Settings, table: str, most: int, with_headers: Container[str] = ()
@@ -108,25 +106,16 @@ class TopicReader:
             if not messages or time.monotonic() >= deadline:
                 break
 
-    def handed_out(self, ends: Offsets, stopping: Event) -> Mapping[str, pa.Table] | None:
-        """Returns the messages before these offsets, by topic, and holds them no longer.
-
-        None if they do not come, or are too many: Spark reads them, or reports why it cannot.
-        """
-        by_place = {(t, int(p)): end for t, parts in ends.items() for p, end in parts.items()}
-        deadline = time.monotonic() + _HANDED_OUT
-        while any(self._reached[place] < end for place, end in by_place.items()):
-            if self.is_full or stopping.is_set() or time.monotonic() > deadline:
-                return None
-            self.gather(0.02)
+    def taken(self, ends: Offsets) -> Mapping[str, pa.Table]:
+        """Returns the messages before these offsets, by topic, and holds them no longer."""
         by_topic: dict[str, list] = {topic: [] for topic in ends}
-        for place, end in by_place.items():
-            held, messages = self._held[place], by_topic[place[0]]
-            while held and held[0].offset() < end:
-                message = held.popleft()
-                self._rows -= 1
-                self._bytes -= _size(message)
-                messages.append(message)
+        for topic, messages in by_topic.items():
+            for partition, end in ends[topic].items():
+                held = self._held[topic, int(partition)]
+                while held and held[0].offset() < end:
+                    messages.append(held.popleft())
+            self._rows -= len(messages)
+            self._bytes -= sum(map(_size, messages))
         return {t: _table(rows, t in self._with_headers) for t, rows in by_topic.items()}
 
     def close(self) -> None:

@@ -6,11 +6,14 @@ in which the broker answers has no effect.
 """
 
 import json
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
 
 from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.sources import RecordSource
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from confluent_kafka.admin import AdminClient
 
+_HANDED_OUT = 10.0  # seconds for messages of a short range to come; then Spark reads it
 _WITHIN = 30.0  # seconds for the next message
 
 
@@ -103,12 +107,25 @@ class Topics(Reader):
             self._messages.place(begin)
         if not rows:
             return Records(begin, begin, 0)
-        by_topic = self._messages.handed_out(end, self.query.stopping)
+        by_topic = self._handed_out(end)
         if by_topic is None:
             self._messages.lift()
             return Records(begin, end, rows)
         # without rows, marks of transactions or compacted messages lie between
         return Records(begin, end, sum(each.num_rows for each in by_topic.values()), here=by_topic)
+
+    def _handed_out(self, end: Offsets) -> Mapping[str, pa.Table] | None:
+        """Returns the messages before these offsets.
+
+        None if they do not come, or are too many: Spark reads them, or reports why it cannot.
+        """
+        deadline = time.monotonic() + _HANDED_OUT
+        while offset_ranges.between(self._messages.reached, end):
+            is_late = time.monotonic() > deadline
+            if self._messages.is_full or self.query.stopping.is_set() or is_late:
+                return None
+            self._messages.gather(0.02)
+        return self._messages.taken(end)
 
     def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
         return {
