@@ -94,19 +94,20 @@ class OwnReader:
         """Returns the offsets after the last records, by partition. Raises SourceAway, SourceError."""
         with self._calling("latest_offset") as reader:
             given = reader.latest_offset()
-        return self._offsets("latest_offset", given)
+        return _offsets(self.source, "latest_offset", given)
 
     def begins(self, ends: Ends) -> dict[str, int]:
         """Returns the first offsets of these partitions. Raises SourceAway, SourceError."""
         with self._calling("earliest_offset") as reader:
             given = reader.earliest_offset()
-        offsets = self._offsets("earliest_offset", given)
+        offsets = _offsets(self.source, "earliest_offset", given)
         if not isinstance(given, Mapping):  # the same of all
             offsets = dict.fromkeys(ends, offsets["0"])
         begins = {partition: offsets.get(partition, 0) for partition in ends}
         for partition, offset in begins.items():
             if offset > ends[partition]:
-                raise self._wrong(
+                raise _wrong(
+                    self.source,
                     f"partition={partition}, earliest_offset={offset}",
                     f"it is behind latest_offset, which is {ends[partition]}; of an empty partition both are the same",
                 )
@@ -119,16 +120,19 @@ class OwnReader:
         for item in self._read(int(partition), start, end):
             record = item if isinstance(item, SourceRecord) else SourceRecord(item)
             if number == end:
-                raise self._wrong(
+                raise _wrong(
+                    self.source,
                     f"{where}, record={_shown(item)}",
                     "it is one more than the range has; end is not part of it",
                 )
             if sparse or record.offset is not None:
-                number = self._number(record.offset, number, end if sparse else number + 1, where)
-            yield number, *self._raw(record, item, f"{where}, offset={number}")
+                most = end if sparse else number + 1
+                number = _number(self.source, record.offset, number, most, where)
+            yield number, *_raw(self.source, record, item, f"{where}, offset={number}")
             number += 1
         if number < end and not sparse:
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 where,
                 f"read gave {number - start:,} records of {end - start:,}, so those from {number} on would be lost; give all "
                 "that latest_offset has promised, or, if numbers may be missing, declare sparse = True and give each its offset",
@@ -194,7 +198,8 @@ class OwnReader:
             except TypeError:
                 items = None
         if items is None or isinstance(given, str | bytes | Mapping | SourceRecord):
-            raise self._wrong(
+            raise _wrong(
+                self.source,
                 f"read={_shown(given)}",
                 "it must give the records of a range, one after another",
             )
@@ -224,65 +229,6 @@ class OwnReader:
                 f"source={self.source.address}{at}: it must answer {method} and did not: it {_raised(self.source, err)}"
             ) from err
 
-    def _offsets(self, method: str, given: object) -> dict[str, int]:
-        by_partition = given if isinstance(given, Mapping) else {0: given}
-        rule = "it must be an offset, an int of at least 0, or one for each partition by its number"
-        offsets = {}
-        for partition, offset in by_partition.items():
-            numbers = _whole(partition, _PARTITION_MOST), _whole(offset, _OFFSET_MOST)
-            if None in numbers:
-                raise self._wrong(f"{method}={_shown(given)}", rule)
-            offsets[str(numbers[0])] = numbers[1]
-        return offsets  # type: ignore[return-value]  # none of them is None
-
-    def _number(self, offset: object, least: int, end: int, where: str) -> int:
-        number = _whole(offset, _OFFSET_MOST)
-        if number is None or not least <= number < end:
-            raise self._wrong(
-                f"{where}, offset={_shown(offset)}",
-                f"the next record of the range has an offset from {least} to {end - 1}",
-            )
-        return number
-
-    def _raw(
-        self, record: SourceRecord, item: object, where: str
-    ) -> tuple[bytes | None, bytes | None, datetime | None]:
-        key, value, timestamp = record.key, record.value, record.timestamp
-        if not isinstance(key, str | bytes | None):
-            raise self._wrong(f"{where}, key={_shown(key)}", "a key is text, bytes or None")
-        if timestamp is not None and (
-            not isinstance(timestamp, datetime) or timestamp.tzinfo is None
-        ):
-            raise self._wrong(
-                f"{where}, timestamp={_shown(timestamp)}",
-                "a timestamp is a datetime with its time zone, or None",
-            )
-        if item is None or not isinstance(value, str | bytes | Mapping | None):
-            raise self._wrong(
-                f"{where}, record={_shown(value)}",
-                "a record is text, bytes or a mapping of fields, or a SourceRecord of one",
-            )
-        if not isinstance(value, Mapping):
-            return _bytes(key), _bytes(value), timestamp
-        if self.source.format != "json":
-            raise self._wrong(
-                f"{where}, record={_shown(value)}",
-                f"the source has format={self.source.format!r}, and a mapping becomes JSON; give its text",
-            )
-        try:
-            written = json.dumps(dict(value), default=_plain)
-        except (TypeError, ValueError) as err:
-            raise self._wrong(
-                f"{where}, record={_shown(value)}",
-                f"it cannot be written as JSON: {err}",
-            ) from err
-        return _bytes(key), written.encode(), timestamp
-
-    def _wrong(self, what: str, rule: str) -> SourceError:
-        return SourceError(
-            f"source={self.source.address}, {what}: {rule}; correct the class {self.source.class_name}"
-        )
-
 
 _END = object()
 
@@ -298,6 +244,60 @@ def _raised(source: PythonSource, err: Exception) -> str:
     at = f" in line {own[-1].lineno} of {source.reader.__module__}" if own else ""
     reason = " ".join(str(err).split())[:_SHOWN]
     return f"raised {type(err).__name__}{f': {reason}' if reason else ''}{at}"
+
+
+def _wrong(source: PythonSource, what: str, rule: str) -> SourceError:
+    return SourceError(
+        f"source={source.address}, {what}: {rule}; correct the class {source.class_name}"
+    )
+
+
+def _offsets(source: PythonSource, method: str, given: object) -> dict[str, int]:
+    by_partition = given if isinstance(given, Mapping) else {0: given}
+    offsets = {}
+    for partition, offset in by_partition.items():
+        number, next_one = _whole(partition, _PARTITION_MOST), _whole(offset, _OFFSET_MOST)
+        if number is None or next_one is None:
+            rule = "it must be an offset, an int of at least 0, or one for each partition by its number"
+            raise _wrong(source, f"{method}={_shown(given)}", rule)
+        offsets[str(number)] = next_one
+    return offsets
+
+
+def _number(source: PythonSource, offset: object, least: int, end: int, where: str) -> int:
+    number = _whole(offset, _OFFSET_MOST)
+    if number is None or not least <= number < end:
+        rule = f"the next record of the range has an offset from {least} to {end - 1}"
+        raise _wrong(source, f"{where}, offset={_shown(offset)}", rule)
+    return number
+
+
+def _raw(
+    source: PythonSource, record: SourceRecord, item: object, where: str
+) -> tuple[bytes | None, bytes | None, datetime | None]:
+    key, value, at = record.key, record.value, record.timestamp
+    if not isinstance(key, str | bytes | None):
+        raise _wrong(source, f"{where}, key={_shown(key)}", "a key is text, bytes or None")
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        rule = "a timestamp is a datetime with its time zone, or None"
+        raise _wrong(source, f"{where}, timestamp={_shown(at)}", rule)
+
+    def wrong(rule: str) -> SourceError:
+        return _wrong(source, f"{where}, record={_shown(value)}", rule)
+
+    if item is None or not isinstance(value, str | bytes | Mapping | None):
+        raise wrong("a record is text, bytes or a mapping of fields, or a SourceRecord of one")
+    if not isinstance(value, Mapping):
+        return _bytes(key), _bytes(value), at
+    if source.format != "json":
+        raise wrong(
+            f"the source has format={source.format!r}, and a mapping becomes JSON; give its text"
+        )
+    try:
+        written = json.dumps(dict(value), default=_plain)
+    except (TypeError, ValueError) as err:
+        raise wrong(f"it cannot be written as JSON: {err}") from err
+    return _bytes(key), written.encode(), at
 
 
 def _whole(value: object, largest: int) -> int | None:

@@ -41,7 +41,7 @@ from lakehouse.stream.advance import LOOK, StepLoop
 from lakehouse.stream.engines.table_steps import InputRows
 from lakehouse.stream.micro_batch import StreamRun
 from lakehouse.stream.positions import Position
-from lakehouse.stream.reading import offsets
+from lakehouse.stream.reading import offset_ranges, offsets
 from lakehouse.stream.reading.offsets import Offsets
 from lakehouse.stream.reading.records import HELD, OF_HEADERS, dated
 from lakehouse.stream.reading.topic_reader import TopicReader
@@ -304,7 +304,7 @@ class _OpenRows:
         is_read = False
         while not is_read:
             reader.gather(LOOK)
-            is_read = reader.has_all({name: broker.end})
+            is_read = not offset_ranges.between(reader.reached, {name: broker.end})
             for message in reader.taken(reader.reached)[name].to_pylist():
                 self._add_sent(message)
 

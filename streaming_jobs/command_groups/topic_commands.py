@@ -92,7 +92,7 @@ def accept_gap(table: _Ingest, yes: Yes = False) -> None:
     """
     from lakehouse.stream.reading import topic_starts
     from lakehouse.stream.reading.records import file_sources
-    from lakehouse.stream.reading.registry import reader_of
+    from lakehouse.stream.reading.registry import check_of
 
     with _lock_job(table) as (lakehouse, declared, last):
         sources = lakehouse.catalog.sources_of(declared)
@@ -100,7 +100,7 @@ def accept_gap(table: _Ingest, yes: Yes = False) -> None:
         if files and not files[0].is_history:
             _accept_files(lakehouse, declared, last, yes)
             return
-        gaps = reader_of(lakehouse.settings, declared, sources.values()).lost(last)
+        gaps = check_of(lakehouse.settings, declared, sources.values()).lost(last)
         if files and last and not gaps and not topic_starts.is_history_read(files[0], last):
             _accept_files(lakehouse, declared, last, yes)
             return
@@ -115,15 +115,16 @@ def accept_gap(table: _Ingest, yes: Yes = False) -> None:
 
 def _accept_files(lakehouse: "Lakehouse", table: "Table", last: "Commit | None", yes: bool) -> None:
     """Does the work of `accept-gap` for a table that reads a folder or a table of others. Raises RangeError."""
-    from lakehouse.stream.reading.files import Files
+    from lakehouse.stream.reading.files import FileCheck, Files
     from lakehouse.stream.reading.records import file_sources
 
     sources = file_sources(lakehouse.catalog.sources_of(table).values())
     reader = Files(lakehouse.settings, table, sources)
-    gaps, passed, topic = reader.lost(last), reader.files.passed_over(), reader.address
+    gaps, passed, topic = FileCheck(reader).lost(last), reader.files.passed_over(), reader.address
     lines = [
-        f"{topic}, file {reader.register.of_record(gap.since).path}: records {gap.since} to {gap.until - 1} are lost"
+        f"{topic}, file {file.path}: records {gap.since} to {gap.until - 1} are lost"
         for gap in gaps
+        if (file := reader.register.of_record(gap.since))
     ]
     if passed is not None:
         lines.append(

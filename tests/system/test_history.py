@@ -35,7 +35,7 @@ from lakehouse.storage.lakehouse import load
 from lakehouse.storage.session import Session
 from lakehouse.stream import queries
 from lakehouse.stream.advance import StepFailed
-from lakehouse.stream.reading import history as topic_history
+from lakehouse.stream.reading.contract import Looks
 from lakehouse.stream.reading.history import History
 from lakehouse.stream.reading.registry import check
 from lakehouse.testing import Aborted, Stage, assert_stream_equals_batch
@@ -217,8 +217,7 @@ def test_a_table_of_others_before_a_topic_that_lost_messages_and_what_comes_afte
     query = queries.start(session, ingest)
     query.processAllAvailable()
     assert sorted(row.n for row in stage.rows("events").select("n").collect()) == [*range(70)]
-    monkeypatch.setattr(topic_history, "_AGAIN", 0.0)
-    query.input.reader._look_at = 0.0
+    query.input.reader.looks_back = Looks(0.0)
     write_deltalake(str(there), pa.table({"n": [0], "at": at[:1]}), mode="append")
     awaited(lambda: "version 2 (rows were added); it was read" in query.remark, "a remark")
     send(served, "short", (0, line(70), 70))
@@ -279,8 +278,7 @@ def test_an_iceberg_table_before_a_topic_and_what_comes_afterwards(
     query = queries.start(stage.session, stage.session.catalog.table("events"))
     query.processAllAvailable()
     assert sorted(row.n for row in stage.rows("events").select("n").collect()) == [*range(70)]
-    monkeypatch.setattr(topic_history, "_AGAIN", 0.0)
-    query.input.reader._look_at = 0.0
+    query.input.reader.looks_back = Looks(0.0)
     append(0)
     awaited(
         lambda: f"snapshot {shop.last()} (rows were added); it was read" in query.remark, "said"

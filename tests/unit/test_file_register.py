@@ -612,7 +612,7 @@ def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_number
     end = followed.register.end
     for known in (followed.register, Register(followed.settings, readings)):
         assert (known.end, [each.first for each in known.files]) == (end, [2, 6, 8])
-        assert [known.knows(n) for n in (1, 2, 4, 6, 8, 9)] == [
+        assert [known.of_record(n) is not None for n in (1, 2, 4, 6, 8, 9)] == [
             False,
             True,
             False,
@@ -620,7 +620,8 @@ def test_files_that_were_read_and_are_gone_for_long_are_forgotten_and_the_number
             True,
             False,
         ]
-        assert known.of_record(7).path == "3.json"
+        file = known.of_record(7)
+        assert file is not None and file.path == "3.json"
     followed.resume()
     followed.put("4.json", "4\n", at=9)
     assert followed.take() == ["4"] and followed.register.end == end + 1

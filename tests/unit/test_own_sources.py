@@ -21,7 +21,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state
 from lakehouse.stream import pauses
-from lakehouse.stream.reading import offset_ranges
+from lakehouse.stream.reading import offset_ranges, offsets
 from lakehouse.testing import assert_resettable
 from streaming_jobs.exporters.lineage import Lineage
 from support import own_sources, starts
@@ -394,3 +394,11 @@ def test_what_lies_between_offsets_is_shared_out():
         "a partition with something gives at least one"
     )
     assert offset_ranges.between({"t": {"0": 10}}, {"t": {"0": 7}}) == 0
+
+
+def test_records_that_were_accepted_as_lost_are_left_out_of_a_range():
+    gaps = [offsets.Gap("t", "0", 3, 5), offsets.Gap("t", "0", 8, 20)]
+    assert [*offsets.outside(gaps, 0, 10)] == [(0, 3), (5, 8)]
+    assert [*offsets.outside(gaps, 4, 8)] == [(5, 8)]
+    assert [*offsets.outside(gaps, 9, 12)] == []
+    assert [*offsets.outside([], 9, 12)] == [(9, 12)]

@@ -1,5 +1,6 @@
 """The resumption of an ingest table: what a crash left unfinished is finished once, whatever its source does meanwhile."""
 
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ class NotYetWhole:
 
     sources: dict = {}
     AWAY = (SourceAway,)
-    remark = None
+    remark, trouble = None, ""
     asked = 0
 
     def begins(self, last: object) -> dict:
@@ -25,11 +26,8 @@ class NotYetWhole:
             raise SourceAway("source=x: it is not whole yet")
         return {"x": {"0": 9}}
 
-    def trouble(self) -> str:
-        return ""
-
-    def wait_out(self, err: Exception, say: object) -> None:
-        """It is asked again."""
+    def away(self, err: Exception) -> tuple[str, float]:
+        return str(err), 0.0
 
 
 def test_a_step_is_finished_once_though_the_source_is_away_after_it():
@@ -40,9 +38,9 @@ def test_a_step_is_finished_once_though_the_source_is_away_after_it():
     )
     reader = NotYetWhole()
     source_input = SourceInput(run, cast(Reader, reader), cast(Any, None), finished.append)
-    stopping = SimpleNamespace(is_set=lambda: False)
-    source_input.loop = cast(
-        Any, SimpleNamespace(stopping=stopping, available_now=True, in_flight=None, remark="")
+    loop: Any = SimpleNamespace(
+        stopping=Event(), available_now=True, in_flight=None, remark="", trouble=""
     )
+    source_input.attach(loop)
     assert source_input.resume() == ({"x": {"0": 7}}, 5)
     assert reader.asked == 3 and finished == [pending]

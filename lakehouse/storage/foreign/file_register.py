@@ -10,8 +10,9 @@ import json
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from lakehouse.declare.table import Table
@@ -65,24 +66,25 @@ class Register:
     def __init__(self, settings: Settings, table: Table) -> None:
         self.note = layout.note(settings, table, "files.jsonl")
         self.table = table.name
+        self._forget_at = 0.0
+        self._clear()
+        for number, line in _lines(self.note):
+            try:
+                self._take(line)
+            except (KeyError, TypeError, AttributeError, ValueError) as err:
+                raise damaged(self, f"line {number} cannot be used ({err!r})") from err
+
+    def _clear(self) -> None:
         self.files: list[Registered] = []
+        self.end = 0  # the number behind the last record
         self.through = -1  # the last version of a table of others whose files are all here; of Iceberg, the snapshot
         self.sequence: int | None = None  # the number of that snapshot's commit
-        self.shape: Mapping[str, Any] | None = (
-            None  # the columns of an Iceberg table (`iceberg_columns.shape`)
-        )
+        # the columns of an Iceberg table (`iceberg_columns.shape`)
+        self.shape: Mapping[str, Any] | None = None
         self.since: set[str] = set()  # files that were added behind that version, by their identity
         self._places: dict[str, int] = {}  # path -> the place of the file that has it now
         self._alike: dict[tuple[int, str], list[int]] = {}
         self._first: list[int] = []
-        self._end = 0
-        self._forget_at = 0.0
-        self._read()
-
-    @property
-    def end(self) -> int:
-        """The number behind the last record."""
-        return self._end
 
     def of_path(self, path: str) -> Registered | None:
         """The file that is registered by this path, the last one if several were."""
@@ -94,18 +96,10 @@ class Register:
         places = self._alike.get((found.size, found.digest), ())
         return [self.files[place] for place in places]
 
-    def knows(self, number: int) -> bool:
-        """Returns True if the file that has this record is registered, and was not forgotten."""
+    def of_record(self, number: int) -> Registered | None:
+        """The file that has this record; None if it is not registered, or was forgotten."""
         place = bisect_right(self._first, number) - 1
-        return place >= 0 and number < self.files[place].end
-
-    def of_record(self, number: int) -> Registered:
-        """The file that has this record, if that is known."""
-        return self.files[bisect_right(self._first, number) - 1]
-
-    def from_record(self, number: int) -> list[Registered]:
-        """The files with records from this number on."""
-        return self.files[max(bisect_right(self._first, number) - 1, 0) :]
+        return self.files[place] if place >= 0 and number < self.files[place].end else None
 
     def add(
         self,
@@ -159,42 +153,21 @@ class Register:
             end = each.end
         lines += [{"through": through, "sequence": self.sequence}] if through >= 0 else []
         lines += [{"from": self.end}] if self.end != end else []
-        Notes(self.note, dict).replace(lines)
-        self._clear()
-        for line in lines:
-            self._take(line)
+        self.restart(lines)
 
-    def restart(self) -> None:
-        """Forgets all: for a table that has read nothing yet."""
-        if self._end or self.through >= 0:
-            Notes(self.note, dict).replace([])
+    def restart(self, lines: Sequence[Mapping] = ()) -> None:
+        """Forgets all but these lines: without any, for a table that has read nothing yet."""
+        if self.end or self.through >= 0:
+            Notes(self.note, dict).replace(lines)
             self._clear()
-
-    def _clear(self) -> None:
-        self.files, self._end = [], 0
-        self.through, self.sequence, self.shape = -1, None, None
-        self.since, self._places, self._alike, self._first = set(), {}, {}, []
+            for line in lines:
+                self._take(line)
 
     def _write(self, lines: Sequence[Mapping]) -> None:
         if lines:
             Notes(self.note, dict).append(*lines)
         for line in lines:
             self._take(line)
-
-    def _read(self) -> None:
-        if not files.exists(self.note):
-            return
-        lines = self.note.read_text(errors="replace").splitlines()
-        for number, line in enumerate(lines, 1):
-            try:
-                decoded = json.loads(line)
-            except ValueError:
-                self._say_torn(number)
-                continue
-            try:
-                self._take(decoded)
-            except (KeyError, TypeError, AttributeError, ValueError) as err:
-                raise self.damaged(f"line {number} cannot be used ({err!r})") from err
 
     def _take(self, line: Mapping) -> None:
         if "through" in line:
@@ -203,7 +176,7 @@ class Register:
         elif "shape" in line:
             self.shape = line["shape"]
         elif "from" in line:
-            self._end = max(int(line["from"]), self._end)
+            self.end = max(int(line["from"]), self.end)
         elif "moved" in line:
             if line["moved"] not in self._places and line["to"] in self._places:
                 return  # a step that was finished and the query behind it both noted it
@@ -213,26 +186,33 @@ class Register:
         else:
             file = typed(Registered, line["file"])
             if file.first != self.end:
-                raise self.damaged(
-                    f"{file.path} begins with record {file.first}, and the files before it end with {self.end}"
-                )
+                what = f"{file.path} begins with record {file.first}, and the files before it end with {self.end}"
+                raise damaged(self, what)
             self._places[file.path] = len(self.files)
             self._alike.setdefault((file.size, file.digest), []).append(len(self.files))
             self._first.append(file.first)
             self.since.add(file.identity)
             self.files.append(file)
-            self._end = file.end
+            self.end = file.end
 
-    def _say_torn(self, number: int) -> None:
-        warn_once(
-            _log,
-            f"file={self.note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
-            "that it was of is registered again",
-        )
 
-    def damaged(self, what: str) -> CommitError:
-        """That the register cannot be gone on with."""
-        return CommitError(
-            f"table={self.table}, file={self.note}: it numbers the records that the table has read, and {what}; put it back, "
-            "from a savepoint for example, or read the files by an ingest table of another name"
-        )
+def _lines(note: Path) -> Iterator[tuple[int, Any]]:
+    """Yields the lines of a register with their numbers; one that is torn is named and left out."""
+    lines = note.read_text(errors="replace").splitlines() if files.exists(note) else ()
+    for number, line in enumerate(lines, 1):
+        try:
+            yield number, json.loads(line)
+        except ValueError:
+            warn_once(
+                _log,
+                f"file={note}, line={number}: it is torn, as by a crash while it was written; it is left out, and the file "
+                "that it was of is registered again",
+            )
+
+
+def damaged(register: Register, what: str) -> CommitError:
+    """That the register cannot be gone on with."""
+    return CommitError(
+        f"table={register.table}, file={register.note}: it numbers the records that the table has read, and {what}; put it "
+        "back, from a savepoint for example, or read the files by an ingest table of another name"
+    )

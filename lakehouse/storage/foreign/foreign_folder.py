@@ -55,7 +55,18 @@ class FolderFiles(ForeignFiles):
         return foreign_files.seen(self.path, known.path)
 
     def follow_renames(self) -> bool:
-        return FolderFeed(self._source, self.register, lambda known: False).follow_renames()
+        sizes, moved = {known.size for known in self.register.files}, False
+        for each in foreign_files.listed(self.path, self._source.pattern):
+            if each.size not in sizes or self.register.of_path(each.path) is not None:
+                continue
+            try:
+                new = _measured(self._source, each)
+            except Unfit:  # the feed says so
+                continue
+            if new is not None and (old := _renamed(self.path, self.register, new)):
+                self.register.move(old, new.path)
+                moved = True
+        return moved
 
     def unregistered(self) -> list[str]:
         waiting = []
@@ -105,7 +116,6 @@ class FolderFeed:
         self.register = register
         self._source, self._is_lost = source, is_lost
         self._folder = Path(source.address)
-        self._columns = column_names(source.schema) if source.header else None
         self._watched: dict[str, tuple[float, Seen]] = {}  # since when they are as they are
         self._refused: dict[str, tuple[Seen, str]] = {}
         # of registered files that were written to since: whether they hold what they held
@@ -130,13 +140,13 @@ class FolderFeed:
         return [each.path for each in foreign_files.listed(self._folder, self._source.pattern)]
 
     def has_read(self, present: list[str], read: int) -> bool:
-        return all(self._has_read(path, read) for path in present)
-
-    def _has_read(self, path: str, read: int) -> bool:
-        registered = self.register.of_path(path)
-        if registered is not None and registered.end <= read:
-            return True
-        return path in self._refused or foreign_files.seen(self._folder, path) is None
+        registered = {path: self.register.of_path(path) for path in present}
+        return all(
+            (known is not None and known.end <= read)
+            or path in self._refused
+            or foreign_files.seen(self._folder, path) is None
+            for path, known in registered.items()
+        )
 
     def look(self, read: int, most: int) -> None:
         listing = foreign_files.listed(self._folder, self._source.pattern)
@@ -190,10 +200,14 @@ class FolderFeed:
                 break
             if self._refused.get(each.path, (None, ""))[0] == each:
                 continue
-            new = self._measured(each)
+            try:
+                new = _measured(self._source, each)
+            except Unfit as err:
+                self._refuse(each, err)
+                continue
             if new is None:
                 continue
-            if old := self._renamed(new):
+            if old := _renamed(self._folder, self.register, new):
                 self.register.move(old, new.path)
                 _log.info(
                     f"table={self.register.table}: {new.path} is {old.path} under another name"
@@ -205,41 +219,35 @@ class FolderFeed:
             self._watched.pop(each.path, None)
         self.register.add(added)
 
-    def _measured(self, found: Seen) -> Registered | None:
-        """The file with what it holds; None if it changes meanwhile, or cannot be read."""
-        try:
-            new = foreign_files.registered(self._folder, found, self._columns, self._source.of_rows)
-        except FileNotFoundError:
-            return None
-        except (Unfit, OSError) as err:
-            why = f"file={self._folder / found.path}: it is not read, since {err}; correct it, or take it away"
-            if self._refused.get(found.path, (None, ""))[1] != why:
-                _log.warning(f"table={self.register.table}: {why}")
-            self._refused[found.path] = found, why
-            return None
-        return new if foreign_files.seen(self._folder, found.path) == found else None
+    def _refuse(self, found: Seen, err: Unfit) -> None:
+        why = f"file={self._folder / found.path}: it is not read, since {err}; correct it, or take it away"
+        if self._refused.get(found.path, (None, ""))[1] != why:
+            _log.warning(f"table={self.register.table}: {why}")
+        self._refused[found.path] = found, why
 
-    def follow_renames(self) -> bool:
-        """Notes at once which registered files have another name now; whether one has."""
-        sizes, moved = {known.size for known in self.register.files}, False
-        for each in foreign_files.listed(self._folder, self._source.pattern):
-            if each.size not in sizes or self.register.of_path(each.path) is not None:
-                continue
-            new = self._measured(each)
-            if new is not None and (old := self._renamed(new)):
-                self.register.move(old, new.path)
-                moved = True
-        return moved
 
-    def _renamed(self, new: Registered) -> Registered | None:
-        """The registered file that has another name now: it holds the same since the same time, and is not where it was."""
-        for old in self.register.like(new):
-            if (
-                foreign_files.is_same_time(old.modified, new.modified)
-                and foreign_files.seen(self._folder, old.path) is None
-            ):
-                return old
+def _measured(source: FolderSource, found: Seen) -> Registered | None:
+    """Returns the file with what it holds; None if it changes meanwhile. Raises Unfit if it cannot be read."""
+    folder = Path(source.address)
+    columns = column_names(source.schema) if source.header else None
+    try:
+        new = foreign_files.registered(folder, found, columns, source.of_rows)
+    except FileNotFoundError:
         return None
+    except OSError as err:
+        raise Unfit(str(err)) from err
+    return new if foreign_files.seen(folder, found.path) == found else None
+
+
+def _renamed(folder: Path, register: Register, new: Registered) -> Registered | None:
+    """Returns the registered file that has another name now: it holds the same since the same time, and is not where it was."""
+    for old in register.like(new):
+        if (
+            foreign_files.is_same_time(old.modified, new.modified)
+            and foreign_files.seen(folder, old.path) is None
+        ):
+            return old
+    return None
 
 
 def _is_same(folder: Path, known: Registered, found: Seen) -> bool:

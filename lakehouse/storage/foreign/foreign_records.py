@@ -41,6 +41,7 @@ class RecordReader:
         pieces: list[pa.Table] = []
         while begin < end and size > 0:
             file = self._register.of_record(begin)
+            assert file is not None, "its records are read once it is registered"
             opened = self._at(file, begin)
             places, taken = opened.take(min(end, file.end) - begin, size)
             if taken is None or not len(taken):

@@ -30,7 +30,7 @@ def unread(files: ForeignFiles, read: int) -> list[str]:
     """Returns what is there and is not read, or not as it is. It is for people to look at: nothing is registered."""
     waiting = [
         f"{registered.path} is yet to be read"
-        for registered in files.register.from_record(read)
+        for registered in files.register.files
         if registered.end > read
     ]
     try:
@@ -42,7 +42,7 @@ def unread(files: ForeignFiles, read: int) -> list[str]:
 def lost(files: ForeignFiles, read: int) -> list[tuple[int, int]]:
     """The ranges of records that are registered, not read, and not to be had any more."""
     ranges: list[tuple[int, int]] = []
-    for file in files.register.from_record(read):
+    for file in files.register.files:
         begin = max(file.first, read)
         if begin >= file.end or files.has(file):
             continue

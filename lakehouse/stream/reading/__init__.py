@@ -1,7 +1,7 @@
 """Sources in steps: which records a step reads.
 
 contract        what the steps of an ingest table ask of its sources
-registry        the class that reads each kind of source
+registry        the classes that read each kind of source, and check it
 topics          topics
 files           a folder, or a table of others
 own             a source of one's own
@@ -9,7 +9,7 @@ history         a topic after its history
 source_input    the input of an ingest table's step loop
 topic_starts    where a topic with a history begins, and whether its history is read
 topic_reader    messages as the broker hands them out
-checked         the result of a comparison of a table with its sources
+checked         the comparison of a table with its sources, which commands ask for
 records         records in memory
 raw_records     the records of a step, to be judged
 readings        how often Debezium has read a database's table whole

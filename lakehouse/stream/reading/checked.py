@@ -1,23 +1,29 @@
-"""The result of a comparison of an ingest table with its sources, and the offsets that the table has.
+"""The comparison of an ingest table with its sources, which commands ask for: its contract, its result, the table's offsets.
 
 The offsets come from the tables' files, without Spark. Offsets that a source cannot deliver (markers of transactions,
 compacted messages) are not missing: the source is read wherever an offset is not in the table.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lakehouse.declare.columns import ARRIVAL, PLACE
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.session import Session
+from lakehouse.stream.reading.contract import Reader
+from lakehouse.stream.reading.offsets import Gap
 
 if TYPE_CHECKING:
     import numpy as np
 
 _SHOWN = 5
+R = TypeVar("R", bound=Reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,25 @@ class Checked:
     # the first offsets missing or doubled; for a folder, also files that are not read as they are; for changes of a database,
     # with its last partition, the remark that its table was read again
     examples: str
+
+
+class SourceCheck(ABC, Generic[R]):
+    """What commands ask of one ingest table's sources, beside its stream; its own reader reads nothing for a step."""
+
+    def __init__(self, reader: R) -> None:
+        self.reader, self.settings, self.table = reader, reader.settings, reader.table
+
+    @abstractmethod
+    def verify(self, last: Commit) -> Iterator[Checked]:
+        """Compares the table with its sources up to this commit, partition by partition."""
+
+    @abstractmethod
+    def lost(self, last: Commit | None) -> list[Gap]:
+        """Returns the offsets that were not read and that the sources no longer have."""
+
+    def unreadable(self, session: Session) -> list[str]:
+        """Returns why the newest records could not be read as the declared columns. Raises RegistryAway, SourceAway."""
+        return []
 
 
 def compared(
@@ -67,12 +92,13 @@ def examples(
     ]
 
 
-def stored(
-    settings: Settings, table: Table, topic: str, since: str = ""
-) -> dict[int, "np.ndarray"]:
-    """Returns, by partition, the topic's offsets in the table and its quarantine: those of messages that are there with all rows.
+def partitions_of(
+    settings: Settings, table: Table, address: str, read: Mapping[str, int], since: str = ""
+) -> Iterator[tuple[str, int, "np.ndarray"]]:
+    """Yields each partition that a commit has `read`, by number: the offset that it has read to, and the offsets of the table.
 
-    Only messages that arrived `since` count, if that is given.
+    Offsets are those of messages that are in the table and its quarantine with all rows. Only messages that arrived `since`
+    count, if that is given.
     """
     import numpy as np
     import pyarrow as pa
@@ -88,7 +114,7 @@ def stored(
         }
         columns[PLACE] = place
         for batch in rows.to_batches(columns=columns):
-            ours = pc.equal(batch["topic"], topic)
+            ours = pc.equal(batch["topic"], address)
             if since:
                 ours = pc.and_(
                     ours, pc.greater_equal(batch["time"], pa.scalar(since).cast(batch["time"].type))
@@ -98,7 +124,9 @@ def stored(
                 own = chosen.filter(pc.equal(chosen["partition"], partition))
                 places = [own[name].to_numpy(zero_copy_only=False) for name in ("offset", PLACE)]
                 parts.setdefault(partition, []).append(np.stack(places))
-    return {partition: whole(np.concatenate(each, axis=1)) for partition, each in parts.items()}
+    for partition in sorted(read, key=int):
+        places = parts.get(int(partition), [np.empty((2, 0), np.int64)])
+        yield partition, read[partition], whole(np.concatenate(places, axis=1))
 
 
 def whole(places: "np.ndarray") -> "np.ndarray":

@@ -1,5 +1,7 @@
 """Ranges of offsets in several partitions: their sizes, and the same share of each."""
 
+from collections.abc import Iterable
+
 from lakehouse.stream.reading.offsets import Offsets
 
 
@@ -13,10 +15,16 @@ def between(begin: Offsets, end: Offsets) -> int:
 
 
 def up_to(ends: Offsets, until: Offsets) -> Offsets:
+    """Returns the ends, none after that of `until`, which may lack some of them."""
     return {
-        t: {p: min(end, until[t].get(p, end)) for p, end in partitions.items()}
+        t: {p: min(end, until.get(t, {}).get(p, end)) for p, end in partitions.items()}
         for t, partitions in ends.items()
     }
+
+
+def part(of: Offsets, addresses: Iterable[str]) -> Offsets:
+    """Returns the offsets of some addresses."""
+    return {address: of[address] for address in addresses if address in of}
 
 
 def limited(begin: Offsets, end: Offsets, most: int) -> Offsets:

@@ -6,7 +6,7 @@ the gaps that someone has declared.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -52,6 +52,10 @@ class Topics:
     gaps: tuple[Gap, ...] = ()
     # the offsets from which topics with a history were read
     starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def gaps_of(self, topic: str) -> list[Gap]:
+        """Returns the gaps of a topic, in their order."""
+        return sorted((g for g in self.gaps if g.topic == topic), key=lambda gap: gap.since)
 
     def begins(self, topic: str, last: "Written | Commit") -> bool:
         """Returns True if the topic is not the one whose offsets this commit has."""
@@ -209,6 +213,16 @@ def past(gaps: Sequence[Gap], topic: str, partition: str, offset: int) -> int:
         (g.until for g in gaps if (g.topic, g.partition, g.since) == (topic, partition, offset)),
         default=offset,
     )
+
+
+def outside(gaps: Iterable[Gap], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a range of a partition that lie in none of its gaps, which come in their order."""
+    for gap in gaps:
+        if begin < min(gap.since, end):
+            yield begin, min(gap.since, end)
+        begin = max(begin, gap.until)
+    if begin < end:
+        yield begin, end
 
 
 def lost(settings: Settings, table: Table, found: Mapping[str, Broker], last: Commit) -> list[Gap]:

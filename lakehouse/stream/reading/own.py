@@ -4,7 +4,6 @@ Positions are like those of a topic: the next offset of each partition. Records 
 length is known, and a wrong answer of the class ends the query before anything of the step is written.
 """
 
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -24,8 +23,8 @@ from lakehouse.storage.log.commits import Commit
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.reading import offset_ranges, offsets, records
-from lakehouse.stream.reading.checked import Checked, compared, stored
-from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
+from lakehouse.stream.reading.checked import Checked, SourceCheck, compared, partitions_of
+from lakehouse.stream.reading.contract import Frames, Looks, Present, Reader, Receded, Records
 from lakehouse.stream.reading.offsets import Broker, Gap, Offsets
 
 _PAUSES = Backoff(1, 60)  # before a source that is away is asked again
@@ -40,28 +39,27 @@ class OwnSource(Reader):
 
     def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
         super().__init__(settings, table, sources)
-        ((self._address, source),) = self.sources.items()
-        self._source = cast(PythonSource, source)
-        self._poll = self._source.poll_interval.total_seconds()
-        self._reader = OwnReader(self._source)  # which makes the instance in the thread
+        ((self.address, source),) = self.sources.items()
+        self.source = cast(PythonSource, source)
+        self.looks = Looks(self.source.poll_interval.total_seconds())
+        self._reader = OwnReader(self.source)  # which makes the instance in the thread
         self._ends: dict[str, int] = {}
         self._first: dict[str, int] = {}
-        self._looked = float("-inf")
         self._is_compared = False  # the position, with the first offsets that exist
         self._failures = 0
 
     def begins(self, last: Written | Commit | None) -> Offsets:
-        return offsets.behind(self.settings, self.table, last, {self._address: {}})
+        return offsets.behind(self.settings, self.table, last, {self.address: {}})
 
     def latest_offset(self, at: Offsets) -> Offsets:
-        if self.is_to_look or not offset_ranges.between(at, {self._address: self._ends}):
-            self._ask(at[self._address])
-        return {self._address: self._ends}
+        if self.looks.is_due or not offset_ranges.between(at, {self.address: self._ends}):
+            self._ask(at[self.address])
+        return {self.address: self._ends}
 
     def _ask(self, at: Mapping[str, int]) -> None:
         """Asks how far the source is. Raises SourceAway, SourceError, CommitError, Receded."""
-        self._looked = time.monotonic()
-        ends = self._reader.ends()
+        with self.looks.look():
+            ends = self._reader.ends()
         if not self._is_compared or ends.keys() - at.keys():
             self._first = self._reader.begins(ends)
             self._check_there(at)
@@ -73,13 +71,13 @@ class OwnSource(Reader):
         self._ends = ends
 
     def earliest_offset(self, ends: Offsets) -> Offsets:
-        return {self._address: self._first}
+        return {self.address: self._first}
 
     def _check_there(self, at: Mapping[str, int]) -> None:
         for partition, offset in at.items():
             if offset < self._first.get(partition, 0):
                 raise CommitError(
-                    f"table={self.table.name}, source={self._address}, partition={partition}, offset={offset}: the table goes on "
+                    f"table={self.table.name}, source={self.address}, partition={partition}, offset={offset}: the table goes on "
                     f"from there, and the source begins with {self._first[partition]}; what is between is lost to the table; "
                     f"`lakehouse topic accept-gap {self.table.name}` accepts that and goes on; have the source keep its records "
                     "for longer"
@@ -87,23 +85,19 @@ class OwnSource(Reader):
 
     def _receded(self, partition: str, offset: int, end: int) -> Receded:
         message = (
-            f"source={self._address}, partition={partition}, latest_offset={end if end >= 0 else 'none'}: it was {offset} "
+            f"source={self.address}, partition={partition}, latest_offset={end if end >= 0 else 'none'}: it was {offset} "
             "before, and it never goes back, nor is a partition left out"
         )
         error = SourceError(
-            f"table={self.table.name}, {message}; correct the class {self._source.class_name}, or read what is there now as a "
+            f"table={self.table.name}, {message}; correct the class {self.source.class_name}, or read what is there now as a "
             "source of another name, into an ingest table of another name"
         )
         return Receded(error, f"{message}; one of its servers may lag, so it is asked again")
 
-    @property
-    def is_to_look(self) -> bool:
-        return time.monotonic() - self._looked >= self._poll
-
     def read(self, begin: Offsets, end: Offsets) -> Records:
         """Reads the same share of each partition, until there is enough for a step."""
-        at = begin[self._address]
-        waiting = {p: until for p, until in end[self._address].items() if at[p] < until}
+        at = begin[self.address]
+        waiting = {p: until for p, until in end[self.address].items() if at[p] < until}
         if not waiting:
             return Records(begin, begin, 0)
         reached = dict(at)
@@ -116,63 +110,65 @@ class OwnSource(Reader):
             pieces.append(rows)
         self._failures = 0
         rows = pa.concat_tables(pieces)  # without rows, the source lacks these offsets
-        here = {self._address: rows}
-        return Records(begin, {self._address: reached}, rows.num_rows, here=here)
+        here = {self.address: rows}
+        return Records(begin, {self.address: reached}, rows.num_rows, here=here)
 
     def reread(self, session: Session, begin: Offsets, end: Offsets, at: datetime) -> Frames:
-        begins, ends = begin.get(self._address, {}), end[self._address]
-        with closing(OwnReader(self._source)) as reader:
+        begins, ends = begin.get(self.address, {}), end[self.address]
+        with closing(OwnReader(self.source)) as reader:
             first = begins if ends.keys() <= begins.keys() else {**reader.begins(ends), **begins}
             pieces = [
                 reader.table(p, first[p], end)[0] for p, end in ends.items() if first[p] < end
             ]
         rows = pa.concat_tables([RECORDS.empty_table(), *pieces])
-        return {self._address: records.dated(rows, at)}
+        return {self.address: records.dated(rows, at)}
 
-    def present(self) -> Offsets:
-        with closing(OwnReader(self._source)) as reader:  # another thread asks this
-            return {self._address: reader.ends()}
+    def present(self) -> Present:
+        with closing(OwnReader(self.source)) as reader:  # another thread asks this
+            return Present.before({self.address: reader.ends()})
 
-    def wait_out(self, err: LakehouseError, say: Say) -> None:
-        if self.available_now:
+    def away(self, err: LakehouseError) -> tuple[str, float]:
+        if self.query.available_now:
             raise err
         self._is_compared = False  # it may be away because it has lost records
-        say(f"{err}; it is asked again")
         self._failures += 1
-        self.stopping.wait(_PAUSES.after(self._failures))
+        return f"{err}; it is asked again", _PAUSES.after(self._failures)
 
     def close(self) -> None:
         self._reader.close()
 
-    def lost(self, last: Commit | None) -> list[Gap]:
-        with closing(OwnReader(self._source)) as reader:
-            ends = reader.ends()
-            found = {self._address: Broker("", reader.begins(ends), ends)}
-        return offsets.lost(self.settings, self.table, found, last) if last else []
+
+class OwnSourceCheck(SourceCheck[OwnSource]):
+    """The check of a source of one's own, which is read again from its first offsets."""
 
     def verify(self, last: Commit) -> Iterator[Checked]:
-        """Compares the table with the source, which is read again from its first offsets."""
         import numpy as np
 
-        read = last.inputs.get(self._address, {})
-        rows = stored(self.settings, self.table, self._address)
-        with closing(OwnReader(self._source)) as reader:
+        address = self.reader.address
+        with closing(OwnReader(self.reader.source)) as reader:
             begins = reader.begins(reader.ends())
-            for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
-                start = min(begins.get(partition, 0), end)
+            read = last.inputs.get(address, {})
+            for p, end, own in partitions_of(self.settings, self.table, address, read):
+                start = min(begins.get(p, 0), end)
                 there = [
                     offset
                     for first in range(start, end, LOT)
-                    for offset, *_ in reader.records(partition, first, min(first + LOT, end))
+                    for offset, *_ in reader.records(p, first, min(first + LOT, end))
                 ]
-                own = rows.get(int(partition), np.empty(0, np.int64))
-                place = (self._address, int(partition), start, end)
-                yield compared(place, own, np.array(there, np.int64))
+                yield compared((address, int(p), start, end), own, np.array(there, np.int64))
+
+    def _described(self) -> Broker:
+        with closing(OwnReader(self.reader.source)) as reader:
+            ends = reader.ends()
+            return Broker("", reader.begins(ends), ends)
+
+    def lost(self, last: Commit | None) -> list[Gap]:
+        found = {self.reader.address: self._described()}
+        return offsets.lost(self.settings, self.table, found, last) if last else []
 
     def unreadable(self, session: Session) -> list[str]:
         try:
-            with closing(OwnReader(self._source)) as reader:
-                reader.begins(reader.ends())
+            self._described()
         except SourceAway:
             raise
         except SourceError as err:

@@ -8,18 +8,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from lakehouse.declare.inputs.sources import FilesSource, RecordSource
+from lakehouse.storage.foreign.foreign_records import RECORDS
 from lakehouse.storage.session import Session
 from lakehouse.transform.decoding import decode
 
-HELD = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-    ]
-)
+HELD = pa.schema([*list(RECORDS)[:-1], ("timestamp", pa.timestamp("ms", "UTC"))])
 """Records of a topic as they are held in memory."""
 OF_HEADERS = pa.field(
     "headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

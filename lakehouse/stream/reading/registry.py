@@ -1,6 +1,7 @@
-"""The registry of sources: the class that reads each kind of source for an ingest table."""
+"""The registry of sources: the classes that read each kind of source for an ingest table, and that check it."""
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from lakehouse.declare.inputs.kafka import KafkaSource
 from lakehouse.declare.inputs.own_sources import PythonSource
@@ -10,17 +11,23 @@ from lakehouse.errors import RangeError
 from lakehouse.settings import Settings
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.session import Session
-from lakehouse.stream.reading.checked import Checked
+from lakehouse.stream.reading.checked import Checked, SourceCheck
 from lakehouse.stream.reading.contract import Reader
-from lakehouse.stream.reading.files import Files
-from lakehouse.stream.reading.history import History
-from lakehouse.stream.reading.own import OwnSource
-from lakehouse.stream.reading.topics import Topics
+from lakehouse.stream.reading.files import FileCheck, Files
+from lakehouse.stream.reading.history import History, HistoryCheck
+from lakehouse.stream.reading.own import OwnSource, OwnSourceCheck
+from lakehouse.stream.reading.topics import TopicCheck, Topics
 
 _READERS: dict[type, Callable[..., Reader]] = {
     KafkaSource: Topics,
     FilesSource: Files,
     PythonSource: OwnSource,
+}
+_CHECKS: dict[type, Callable[[Any], SourceCheck]] = {
+    Topics: TopicCheck,
+    Files: FileCheck,
+    OwnSource: OwnSourceCheck,
+    History: HistoryCheck,
 }
 
 
@@ -32,6 +39,12 @@ def reader_of(settings: Settings, table: Table, sources: Collection[RecordSource
         return History(Files(settings, table, past), Topics(settings, table, ahead))
     (kind,) = {of for of in type(ahead[0]).__mro__ if of in _READERS}
     return _READERS[kind](settings, table, ahead)
+
+
+def check_of(settings: Settings, table: Table, sources: Collection[RecordSource]) -> SourceCheck:
+    """Returns the check of an ingest table's sources."""
+    reader = reader_of(settings, table, sources)
+    return _CHECKS[type(reader)](reader)
 
 
 def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
@@ -47,7 +60,7 @@ def check(lakehouse: Lakehouse, table: Table) -> list[Checked]:
     last = next(lakehouse.commit_log(table).by_stream(), None)
     if last is None:
         raise RangeError(f"table={table.name}: it has read nothing yet; start its job")
-    return list(reader_of(lakehouse.settings, table, sources).verify(last))
+    return list(check_of(lakehouse.settings, table, sources).verify(last))
 
 
 def unreadable(session: Session, table: Table) -> list[str]:
@@ -56,4 +69,4 @@ def unreadable(session: Session, table: Table) -> list[str]:
     Raises RegistryAway, SourceAway.
     """
     sources = session.catalog.sources_of(table).values()
-    return reader_of(session.settings, table, sources).unreadable(session) if sources else []
+    return check_of(session.settings, table, sources).unreadable(session) if sources else []

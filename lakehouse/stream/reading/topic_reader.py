@@ -6,6 +6,7 @@ Offsets are never committed to the broker: a table's own commits hold its positi
 import time
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,6 +14,9 @@ from lakehouse.runtime import kafka_client
 from lakehouse.settings import Settings
 from lakehouse.stream.reading.offsets import Offsets
 from lakehouse.stream.reading.records import HELD, OF_HEADERS
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
 
 _BYTES = 32 << 20  # of messages that are held: with more, nothing is fetched until some are taken
 _AT_ONCE = 10_000
@@ -28,12 +32,8 @@ class TopicReader:
         self.most = most  # messages to hold
         self._with_headers = with_headers  # topics
         self.error = ""  # the broker's last error, until a message comes or the broker is asked
-        own = {
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "queued.max.messages.kbytes": _BYTES >> 10,
-        }
-        self._consumer = kafka_client.consumer(settings, f"lakehouse-{table}", own)
+        self._settings, self._name = settings, f"lakehouse-{table}"
+        self._consumer: Consumer | None = None  # once it is placed
         self._held: dict[Place, deque] = {}
         # the offset after the last message that came, or after offsets without a message
         self._reached: dict[Place, int] = {}
@@ -71,24 +71,33 @@ class TopicReader:
         }
         self._held = {place: deque() for place in self._reached}
         self._rows = self._bytes = 0
+        if self._consumer is None:
+            own = {
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "queued.max.messages.kbytes": _BYTES >> 10,
+            }
+            self._consumer = kafka_client.consumer(self._settings, self._name, own)
         self._consumer.assign(
             [TopicPartition(*place, offset) for place, offset in self._reached.items()]
         )
 
     def lift(self) -> None:
         """Drops what it held, and reads nothing until it is placed again."""
-        self._consumer.unassign()
+        if self._consumer is not None:
+            self._consumer.unassign()
         self._held, self._reached, self._rows, self._bytes = {}, {}, 0, 0
 
     def wait(self, seconds: float) -> None:
         """Returns with the first message, or after so many seconds."""
-        if self.is_full:
+        if self._consumer is None or self.is_full:
             time.sleep(seconds)
         elif (message := self._consumer.poll(seconds)) is not None:
             self._take_in([message])
 
     def gather(self, seconds: float) -> None:
-        """Takes in what comes within so many seconds."""
+        """Takes in what comes within so many seconds, once it is placed."""
+        assert self._consumer is not None, "it is placed"
         deadline = time.monotonic() + seconds
         while not self.is_full:
             left = max(deadline - time.monotonic(), 0)
@@ -97,43 +106,21 @@ class TopicReader:
             if not messages or time.monotonic() >= deadline:
                 break
 
-    def has_all(self, ends: Offsets) -> bool:
-        """Returns True if all messages before these offsets are here."""
-        return all(
-            self._reached[topic, int(p)] >= end
-            for topic, partitions in ends.items()
-            for p, end in partitions.items()
-        )
-
     def taken(self, ends: Offsets) -> Mapping[str, pa.Table]:
         """Returns the messages before these offsets, by topic, and holds them no longer."""
-        return {topic: self._taken(topic, partitions) for topic, partitions in ends.items()}
+        by_topic: dict[str, list] = {topic: [] for topic in ends}
+        for topic, messages in by_topic.items():
+            for partition, end in ends[topic].items():
+                held = self._held[topic, int(partition)]
+                while held and held[0].offset() < end:
+                    messages.append(held.popleft())
+            self._rows -= len(messages)
+            self._bytes -= sum(map(_size, messages))
+        return {t: _table(rows, t in self._with_headers) for t, rows in by_topic.items()}
 
     def close(self) -> None:
-        self._consumer.close()
-
-    def _taken(self, topic: str, ends: Mapping[str, int]) -> pa.Table:
-        messages = []
-        for partition, end in ends.items():
-            held = self._held[topic, int(partition)]
-            while held and held[0].offset() < end:
-                messages.append(held.popleft())
-        self._rows -= len(messages)
-        self._bytes -= sum(map(_size, messages))
-        columns = [
-            [m.key() for m in messages],
-            [m.value() for m in messages],
-            [m.partition() for m in messages],
-            [m.offset() for m in messages],
-            [m.timestamp()[1] for m in messages],
-        ]
-        schema = HELD
-        if topic in self._with_headers:
-            schema = HELD.append(OF_HEADERS)
-            columns.append([[*map(_header, m.headers() or ())] for m in messages])
-        return pa.Table.from_arrays(
-            [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
-        )
+        if self._consumer is not None:
+            self._consumer.close()
 
     def _take_in(self, messages: Sequence) -> None:
         from confluent_kafka import KafkaError
@@ -157,6 +144,23 @@ class TopicReader:
             self._reached[place] = message.offset() + 1
             self._rows += 1
             self._bytes += _size(message)
+
+
+def _table(messages: Sequence, with_headers: bool) -> pa.Table:
+    columns = [
+        [m.key() for m in messages],
+        [m.value() for m in messages],
+        [m.partition() for m in messages],
+        [m.offset() for m in messages],
+        [m.timestamp()[1] for m in messages],
+    ]
+    schema = HELD
+    if with_headers:
+        schema = HELD.append(OF_HEADERS)
+        columns.append([[*map(_header, m.headers() or ())] for m in messages])
+    return pa.Table.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
 
 
 def _header(header: tuple[str, bytes | None]) -> dict[str, object]:

@@ -27,9 +27,9 @@ from lakehouse.storage.position import checkpoints
 from lakehouse.storage.position.checkpoints import Written
 from lakehouse.storage.session import Session
 from lakehouse.stream.advance import IDLE, LOOK
-from lakehouse.stream.reading import offset_ranges, offsets, readings
-from lakehouse.stream.reading.checked import Checked, compared, stored
-from lakehouse.stream.reading.contract import Frames, Reader, Receded, Records, Say
+from lakehouse.stream.reading import offset_ranges, offsets, readings, topic_starts
+from lakehouse.stream.reading.checked import Checked, SourceCheck, compared, partitions_of
+from lakehouse.stream.reading.contract import Frames, Looks, Present, Reader, Receded, Records
 from lakehouse.stream.reading.offsets import Gap, Offsets
 from lakehouse.stream.reading.topic_reader import TopicReader
 from lakehouse.transform.decoding import decode, schemas
@@ -50,39 +50,30 @@ class Topics(Reader):
     def __init__(self, settings: Settings, table: Table, sources: Collection[RecordSource]) -> None:
         super().__init__(settings, table, sources)
         self.declared = cast(Mapping[str, KafkaSource], self.sources)
-        self._topics = sorted(self.sources)
+        self.topics = sorted(self.sources)
         # all of them have the same isolation
-        self._reading = isolated(settings, self.sources[self._topics[0]].isolation)
+        self.reading = isolated(settings, self.sources[self.topics[0]].isolation)
         # an embedded broker has no address as long as it does not run
         self._client: AdminClient | None = None
-        self._held: TopicReader | None = None  # once the thread reads
-        self._looked = time.monotonic()
+        with_headers = {address for address, of in self.sources.items() if of.headers}
+        self._messages = TopicReader(self.reading, table.name, settings.step_rows, with_headers)
+        self.looks = Looks(IDLE)
 
-    @property
-    def _admin(self) -> "AdminClient":
+    def begins(self, last: Written | Commit | None) -> Offsets:
+        """Returns where the table resumes, by the broker and its last commit; a topic with a history at its instant."""
         self._client = self._client or kafka_topics.admin(self.settings)
-        return self._client
-
-    @property
-    def _messages(self) -> TopicReader:
-        if self._held is None:
-            with_headers = {address for address, of in self.sources.items() if of.headers}
-            self._held = TopicReader(
-                self._reading, self.table.name, self.settings.step_rows, with_headers
-            )
-        return self._held
-
-    def begins(self, last: Written | Commit | None, starts: Offsets | None = None) -> Offsets:
-        """Returns where the table resumes, by the broker and its last commit; `starts` replace the broker's first offsets."""
-        _ = self._admin
-        return offsets.start(self.settings, self.table, self._topics, last, starts)
+        starts: dict[str, Mapping[str, int]] = {}
+        for source in self.declared.values():
+            if source.starting and last is None:
+                starts |= topic_starts.resolve(self.settings, self.table, source)
+        return offsets.start(self.settings, self.table, self.topics, last, starts)
 
     def latest_offset(self, at: Offsets) -> Offsets:
-        self._looked = time.monotonic()
-        described = kafka_topics.ids(self._admin, self._topics)
+        with self.looks.look():
+            described = kafka_topics.ids(self._client, self.topics)
         ids = {topic: identity for topic, (identity, _) in described.items()}
         offsets.check_ids(self.settings, self.table, ids)
-        ends = offsets.ends(self._admin, self._reading, described)
+        ends = offsets.ends(self._client, self.reading, described)
         self._messages.error = ""  # the broker has answered since
         if message := offsets.beyond(self.table, at, ends):
             raise Receded(
@@ -93,25 +84,18 @@ class Topics(Reader):
 
     def earliest_offset(self, ends: Offsets) -> Offsets:
         self._messages.lift()  # it is placed again, with these as well
-        on_broker = offsets.on_broker(self._admin, self._topics)
+        on_broker = offsets.on_broker(self._client, self.topics)
         return {topic: each.first for topic, each in on_broker.items()}
 
-    def rest(self, seconds: float) -> None:
-        if self._messages.is_placed:
+    def wait(self, seconds: float, *, to_the_end: bool = False) -> bool:
+        """Waits, and returns True if there is a reason to ask the broker: a message, an error, or that nothing is read yet."""
+        if to_the_end and self._messages.is_placed:
             self._messages.gather(seconds)
-        else:
-            self.stopping.wait(seconds)
-
-    def wait(self, seconds: float) -> None:
-        self._messages.wait(seconds)
-
-    def has_news(self, at: Offsets, ends: Offsets) -> bool:
-        """Returns True if there is a reason to ask the broker: a message, an error, or that nothing is read yet."""
+        elif to_the_end:
+            self.query.stopping.wait(seconds)
+        elif self._messages.is_placed:
+            self._messages.wait(seconds)
         return not self._messages.is_placed or self._messages.has_news
-
-    @property
-    def is_to_look(self) -> bool:
-        return time.monotonic() - self._looked > IDLE
 
     def read(self, begin: Offsets, end: Offsets) -> Records:
         """Reads what the broker has handed out; a longer range is left to Spark (`reread`)."""
@@ -136,8 +120,9 @@ class Topics(Reader):
         None if they do not come, or are too many: Spark reads them, or reports why it cannot.
         """
         deadline = time.monotonic() + _HANDED_OUT
-        while not self._messages.has_all(end):
-            if self._messages.is_full or self.stopping.is_set() or time.monotonic() > deadline:
+        while offset_ranges.between(self._messages.reached, end):
+            is_late = time.monotonic() > deadline
+            if self._messages.is_full or self.query.stopping.is_set() or is_late:
                 return None
             self._messages.gather(0.02)
         return self._messages.taken(end)
@@ -148,28 +133,28 @@ class Topics(Reader):
             for topic, source in self.declared.items()
         }
 
-    def present(self) -> Offsets:
-        described = kafka_topics.ids(self._admin, self._topics)
-        return offsets.ends(self._admin, self._reading, described)
+    def present(self) -> Present:
+        client = self._client or kafka_topics.admin(self.settings)
+        described = kafka_topics.ids(client, self.topics)
+        return Present.before(offsets.ends(client, self.reading, described))
 
-    def wait_out(self, err: LakehouseError, say: Say) -> None:
-        """Waits for the broker. Raises AccessError if it turns this client away: waiting does not mend that."""
-        if self.available_now:
+    def away(self, err: LakehouseError) -> tuple[str, float]:
+        """Returns what to report. Raises AccessError if the broker turns this client away: waiting does not mend that."""
+        if self.query.available_now:
             raise err
-        say(f"{err}; it waits for the broker")
-        kafka_client.check_access(self._reading)
-        self.stopping.wait(2 * LOOK)
+        kafka_client.check_access(self.reading)
+        return f"{err}; it waits for the broker", 2 * LOOK
 
     def explained(self, err: BaseException, at: Offsets) -> BaseException:
         """Returns our own client's error for what Spark could not get from the broker, if there is one; else the given one."""
         if isinstance(err, LakehouseError):
             return err
         refused: LakehouseError | None
-        refused = kafka_in_spark.refusal(self._reading, self._topics, err)
+        refused = kafka_in_spark.refusal(self.reading, self.topics, err)
         if refused is None and kafka_in_spark.is_loss(err):
             try:  # our client asks for what is lost, and its error names it
                 self.begins(checkpoints.standing(self.settings, self.table).last)
-                offsets.check_there(self._admin, self.table, at)
+                offsets.check_there(self._client, self.table, at)
             except LakehouseError as known:
                 refused = known
         if refused is None:
@@ -178,8 +163,11 @@ class Topics(Reader):
         return refused
 
     def close(self) -> None:
-        if self._held is not None:
-            self._held.close()
+        self._messages.close()
+
+
+class TopicCheck(SourceCheck[Topics]):
+    """The check of topics, with what the broker still has."""
 
     def lost(self, last: Commit | None) -> list[Gap]:
         found = self.found()
@@ -187,28 +175,25 @@ class Topics(Reader):
 
     def found(self) -> dict[str, offsets.Broker]:
         """Returns the broker's description of the topics. Raises TopicError for a topic that is not the one read."""
-        found = offsets.on_broker(kafka_topics.admin(self.settings), self._topics)
+        found = offsets.on_broker(kafka_topics.admin(self.settings), self.reader.topics)
         offsets.check_ids(
             self.settings, self.table, {topic: each.id for topic, each in found.items()}
         )
         return found
 
     def verify(self, last: Commit) -> Iterator[Checked]:
-        import numpy as np
-
         on_broker = self.found()
         known = offsets.known(self.settings, self.table)
-        for topic in self._topics:
+        for topic in self.reader.topics:
+            source = self.reader.declared[topic]
             checked: list[Checked] = []
             read = {} if known.begins(topic, last) else last.inputs.get(topic, {})
             since = known.recreated.get(topic, (0, 0, ""))[2]
-            rows = stored(self.settings, self.table, topic, since)
-            for partition, end in sorted(read.items(), key=lambda each: int(each[0])):
-                begins = known.starts.get(topic, {}) if self.sources[topic].starting else {}
-                first = max(on_broker[topic].first.get(partition, 0), begins.get(partition, 0))
-                own = rows.get(int(partition), np.empty(0, np.int64))
-                place = (topic, int(partition), min(first, end), end)
-                checked.append(_compared(self._reading, self.sources[topic], place, own))
+            begins = known.starts.get(topic, {}) if source.starting else {}
+            for p, end, own in partitions_of(self.settings, self.table, topic, read, since):
+                first = max(on_broker[topic].first.get(p, 0), begins.get(p, 0))
+                place = (topic, int(p), min(first, end), end)
+                checked.append(_compared(self.reader.reading, source, place, own))
             again = readings.again(*last.readings.get(topic, ("", "")))
             if read and again:
                 examples = "; ".join(filter(None, (checked[-1].examples, again)))
@@ -216,7 +201,7 @@ class Topics(Reader):
             yield from checked
 
     def unreadable(self, session: Session) -> list[str]:
-        of_registry = [each for each in self.declared.values() if each.of_registry]
+        of_registry = [each for each in self.reader.declared.values() if each.of_registry]
         try:
             said = (schemas.refusal(session, self.table, each) for each in of_registry)
             return list(filter(None, said))
