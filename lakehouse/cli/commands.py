@@ -79,7 +79,7 @@ def accept(table: TableName) -> None:
 def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
     from lakehouse.cli.table_status import lost_quarantines
 
-    for each, rows in lost_quarantines(lakehouse).items():
+    for each, rows in lost_quarantines(lakehouse, refreshed=True).items():
         if name in ("", each):
             console.print_note(
                 f"table={each}: {rows:,} quarantined rows are gone, because its quarantine was removed; "
