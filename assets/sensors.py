@@ -25,6 +25,7 @@ from lakehouse.reconcile import coverage
 from lakehouse.reconcile.verdicts import Verdicts
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.typed_values import checked
+from lakehouse.storage.log import table_content
 from lakehouse.storage.log.commit_log import CommitLog, frontier
 from lakehouse.storage.log.commits import NOTHING, Commit
 from streaming_jobs.exporters import notifications
@@ -84,7 +85,7 @@ def _closings(
     if span is None or (last and span.end <= last.end):
         return []
     span = Range(max(span.start, last.end), span.end) if last else span
-    content = coverage.content(settings, table)
+    content = table_content.content(settings, table)
     stored = content.partitions
     ahead, offsets = partitions.reached(settings, catalog, table)
     shared: dict[str, Any] = {"delta_version": content.version, "code_version": table.code_version}
@@ -94,7 +95,7 @@ def _closings(
     keys = list(islice(span.partitions(table.partition_by), limit))
     quarantined = coverage.reasons(settings, table, keys)
     for key in keys:
-        metadata = of_partition(stored.get(key, coverage.Stored()), quarantined[key]) | shared
+        metadata = of_partition(stored.get(key, table_content.Stored()), quarantined[key]) | shared
         events.append(dg.AssetMaterialization(table.name, partition=key, metadata=metadata))
     return events
 
@@ -163,7 +164,7 @@ def _replacements(
     commit_log = CommitLog(settings, table)
     newer = takewhile(lambda c: c.at > before, commit_log) if before else islice(commit_log, 1)
     commits = [c for c in newer if c.role != "stream" and c.version != NOTHING]
-    stored = coverage.content(settings, table).partitions if commits else {}
+    stored = table_content.content(settings, table).partitions if commits else {}
     for commit in commits:
         span = Range(commit.start, commit.end) if commit.start and commit.end else None
         keys = list(span.partitions(table.partition_by)) if span else [None]
@@ -171,7 +172,9 @@ def _replacements(
             continue
         quarantined = coverage.reasons(settings, table, [key or "" for key in keys])
         for key in keys:
-            rows = of_partition(stored.get(key or "", coverage.Stored()), quarantined[key or ""])
+            rows = of_partition(
+                stored.get(key or "", table_content.Stored()), quarantined[key or ""]
+            )
             metadata = rows | of_commit(commit) | (of_report(settings, table, key) if key else {})
             yield dg.AssetMaterialization(table.name, partition=key, metadata=metadata)
 

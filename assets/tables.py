@@ -24,6 +24,7 @@ from lakehouse.declare.table import Table
 from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.log import table_content
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.log.commits import Commit
 
@@ -102,10 +103,10 @@ def _derived(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsDef
                 outcomes[key] = commit
                 outcome, total = of_outcome(commit)["outcome"], len(planned.partitions)
                 context.log.info(f"{key}: {outcome}, {len(outcomes)} of {total}")
-        stored = coverage.content(lakehouse.settings, table).partitions
+        stored = table_content.content(lakehouse.settings, table).partitions
         quarantined = coverage.reasons(lakehouse.settings, table, context.partition_keys)
         for key in context.partition_keys:
-            of_key = of_partition(stored.get(key, coverage.Stored()), quarantined[key])
+            of_key = of_partition(stored.get(key, table_content.Stored()), quarantined[key])
             of_key |= of_outcome(outcomes.get(key)) | of_report(lakehouse.settings, table, key)
             context.add_asset_metadata(of_key, partition_key=key)
         shared = instant("frontier", frontier(lakehouse.settings, table))
@@ -125,7 +126,7 @@ def _reference(settings: Settings, catalog: Catalog, table: Table) -> dg.AssetsD
 
         with refusals():
             commit = reference_tables.rebuild(lakehouse.session_of(table), table)
-        content = coverage.content(lakehouse.settings, table)
+        content = table_content.content(lakehouse.settings, table)
         metadata = of_commit(commit) if commit else {}
         metadata |= {"changed": commit is not None, "delta_version": content.version}
         metadata["rows"] = content.rows

@@ -118,12 +118,16 @@ def status(
     known to differ, or a data file is missing.
     """
     from lakehouse.reconcile import coverage
+    from lakehouse.storage.log import table_content
 
     lakehouse = opening.lakehouse()
     chosen = [lakehouse.catalog.table(table)] if table else lakehouse.catalog.derived
     for each in chosen:
         lakehouse.catalog.check_derived(each)
-    coverages = [coverage.coverage(lakehouse, each) for each in chosen]
+    timed_inputs = lakehouse.catalog.timed_inputs
+    names = {read.name for each in chosen for read in (each, *timed_inputs(each))}
+    contents = table_content.contents(lakehouse.settings, map(lakehouse.catalog.table, names))
+    coverages = [coverage.coverage(lakehouse, each, contents) for each in chosen]
     views.show_coverage(coverages, lakehouse.settings.since, as_json)
     raise typer.Exit(1 if any(each.different or each.lost for each in coverages) else 0)
 

@@ -79,7 +79,7 @@ def accept(table: TableName) -> None:
 def _note_lost(lakehouse: "Lakehouse", name: str = "") -> None:
     from lakehouse.cli.table_status import lost_quarantines
 
-    for table, rows in lost_quarantines(lakehouse).items():
+    for table, rows in lost_quarantines(lakehouse, refreshed=True).items():
         if name in ("", table):
             console.print_note(
                 f"table={table}: {rows:,} quarantined rows are gone, because its quarantine was removed; restore it from a copy"

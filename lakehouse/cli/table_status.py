@@ -18,7 +18,8 @@ from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_json
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import commit_log, log_tables
+from lakehouse.storage.log import commit_log, log_tables, table_content
+from lakehouse.storage.log.table_content import Content
 from lakehouse.storage.position.reference_versions import SEEN
 from lakehouse.storage.versions import upgrades
 from lakehouse.stream.waiting import waiting
@@ -56,8 +57,9 @@ def overview(lakehouse: Lakehouse) -> list[TableStatus]:
     """Returns the states of all tables, each after its inputs."""
     late = late_counts(lakehouse)
     outcomes = Verdicts(lakehouse.settings).now()
+    contents = table_content.contents(lakehouse.settings, lakehouse.catalog)
     return [
-        _state(lakehouse, table, late.get(table.name, 0), outcomes.get(table.name))
+        _state(lakehouse, table, contents, late.get(table.name, 0), outcomes.get(table.name))
         for table in lakehouse.catalog
     ]
 
@@ -67,20 +69,24 @@ def late_counts(lakehouse: Lakehouse) -> dict[str, int]:
     return dict(_of_commits(lakehouse, _LATE))
 
 
-def _of_commits(lakehouse: Lakehouse, sql: str) -> list[tuple]:
-    if "_commits" not in query.names(lakehouse):
+def _of_commits(lakehouse: Lakehouse, sql: str, *, refreshed: bool = False) -> list[tuple]:
+    if not refreshed:
         log_tables.refresh(lakehouse.settings, lakehouse.catalog)
-    return query.run(lakehouse, sql).rows if "_commits" in query.names(lakehouse) else []
+    path = layout.log_table(lakehouse.settings, "_commits")
+    if not delta_log.exists(path):
+        return []
+    read = {"_commits": path}
+    return query.as_answer(sql, delta_tables.select(sql, read, {}), None, read).rows
 
 
 def _verdict(
-    lakehouse: Lakehouse, table: Table, content: coverage.Content, outcomes: Outcomes
+    lakehouse: Lakehouse, table: Table, contents: Mapping[str, Content], outcomes: Outcomes
 ) -> tuple[str | None, str]:
     """Returns the verdict that holds now, and why it is not the recorded one: the table may have been changed since."""
     verdict = outcomes.verdict if table.kind.is_upserted else outcomes.in_force
     if verdict != "EQUAL" or not table.kind.is_derived:
         return verdict, ""
-    covered = coverage.coverage(lakehouse, table, content)
+    covered = coverage.coverage(lakehouse, table, contents)
     if covered.lost:
         why = f"a data file is missing ({covered.lost[0].file})"
         return "DIFFERENT", f"{_counted(len(covered.lost))}: {why}"
@@ -94,12 +100,17 @@ def _counted(partitions: int) -> str:
     return f"{partitions} partition{'s' if partitions > 1 else ''} changed"
 
 
-def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | None) -> TableStatus:
-    kind, path = table.kind, lakehouse.path(table)
+def _state(
+    lakehouse: Lakehouse,
+    table: Table,
+    contents: Mapping[str, Content],
+    late: int,
+    outcomes: Outcomes | None,
+) -> TableStatus:
+    kind, path, content = table.kind, lakehouse.path(table), contents[table.name]
     quarantine = lakehouse.path(table, "quarantine")
-    content = coverage.content(lakehouse.settings, table)
     rows = _rows(path, table, content)
-    verdict, why = _verdict(lakehouse, table, content, outcomes) if outcomes else (None, "")
+    verdict, why = _verdict(lakehouse, table, contents, outcomes) if outcomes else (None, "")
     ahead = past_beginning(commit_log.frontier(lakehouse.settings, table))
     return TableStatus(
         table.layer,
@@ -117,21 +128,22 @@ def _state(lakehouse: Lakehouse, table: Table, late: int, outcomes: Outcomes | N
     )
 
 
-def _rows(path: Path, table: Table, content: coverage.Content) -> int | None:
+def _rows(path: Path, table: Table, content: Content) -> int | None:
     if content.version < 0:
         return None
     # the rows that a deletion vector marks count in a file's statistics
     return log_state.rows(path) if table.kind.is_upserted else content.rows
 
 
-def lost_quarantines(lakehouse: Lakehouse) -> dict[str, int]:
+def lost_quarantines(lakehouse: Lakehouse, *, refreshed: bool = False) -> dict[str, int]:
     """Returns, for ingest tables whose quarantine was removed, the rows that, by the log tables, were
     quarantined before the present one was made.
 
-    No run brings them back. A backfill computes those of other tables again.
+    No run brings them back. A backfill computes those of other tables again. `refreshed`: whether the log tables have
+    all commits already.
     """
     lost: dict[str, int] = {}
-    for name, at, rows in _of_commits(lakehouse, _ASIDE):
+    for name, at, rows in _of_commits(lakehouse, _ASIDE, refreshed=refreshed):
         table = lakehouse.catalog.tables.get(name)
         if table is None or not table.kind.reads_sources:
             continue
@@ -274,7 +286,7 @@ def beside(lakehouse: Lakehouse, table: Table) -> Beside | None:
     other = upgrades.beside(lakehouse.settings, table)
     since = datetime.fromisoformat(upgrade.since or upgrade.at)
     ahead = past_beginning(commit_log.frontier(other, table))
-    rows = _rows(table_path(other, table), table, coverage.content(other, table))
+    rows = _rows(table_path(other, table), table, table_content.content(other, table))
     return Beside(f"{table.name}__beside", upgrade.state, since, ahead, rows)
 
 

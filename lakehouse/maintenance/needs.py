@@ -2,13 +2,13 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
-from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range
+from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range, text
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
@@ -23,6 +23,8 @@ from lakehouse.storage.versions import upgrades
 _log = logging.getLogger(__name__)
 
 OWN = "its own query"
+# times `settings.versions`: no more are kept for a table yet to be declared. More than an hour of commits, one a second
+_YET = 4
 
 
 def needed(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
@@ -98,7 +100,7 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
     """Returns the first version of use to each reader that can do without it.
 
     A reconciliation that lacks versions takes all of history as changed. A table that is yet to be
-    declared begins at its handover.
+    declared begins at its handover. One that is declared too late for that begins at the next one.
     """
     compared = (*lakehouse.catalog.derived, *lakehouse.catalog.keyed)
     readers = [t for t in compared if t is table or table.name in t.inputs]
@@ -107,14 +109,33 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
         looked_at = invalidation.looked_at(lakehouse.settings, reader)
         if table.name in looked_at:
             versions[f"the reconciliation of {reader.name}"] = looked_at[table.name]
-    path, ahead = lakehouse.path(table), frontier(lakehouse.settings, table)
-    many = delta_log.latest(path) - delta_log.oldest(path) >= lakehouse.settings.versions
-    if many and ahead and table.kind.has_partitions:
-        length = "day" if any(t.partition_by == "day" for t in readers) else table.partition_by
-        start = floor(ahead, PARTITION_LENGTHS[length])
-        version = _reaching(lakehouse.catalog, table, path, start)
-        versions["a table yet to be declared"] = version
+    ahead = frontier(lakehouse.settings, table)
+    if ahead and table.kind.has_partitions:
+        daily = any(t.partition_by == "day" for t in readers)
+        lengths = dict.fromkeys([*(["day"] if daily else []), table.partition_by])
+        starts = (floor(ahead, PARTITION_LENGTHS[length]) for length in lengths)
+        version = _of_undeclared(lakehouse, table, starts)
+        if version is not None:
+            versions["a table yet to be declared"] = version
     return versions
+
+
+def _of_undeclared(lakehouse: Lakehouse, table: Table, starts: Iterable[datetime]) -> int | None:
+    """Returns the version at which a table that is declared now begins: at the first start that is near enough, if any is."""
+    path, most = lakehouse.path(table), _YET * lakehouse.settings.versions
+    oldest, latest = delta_log.oldest(path), delta_log.latest(path)
+    if latest - oldest < lakehouse.settings.versions:
+        return None
+    for start in starts:
+        version = _reaching(lakehouse.catalog, table, path, start)
+        if latest - version <= most:
+            return version
+        if version >= oldest:  # else they are gone already
+            _log.warning(
+                f"table={table.name}, versions={latest - version:,}: a table that is declared now and begins at {text(start)} "
+                f"needs them, and {most:,} are kept for that; declare it in the next partition, or set LAKEHOUSE_VERSIONS higher"
+            )
+    return None
 
 
 def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:

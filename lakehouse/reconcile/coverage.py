@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.declare.catalog import Catalog
-from lakehouse.declare.columns import ORIGIN, PARTITION, kind_of_reason
+from lakehouse.declare.columns import PARTITION, kind_of_reason
 from lakehouse.declare.table import Table
 from lakehouse.ranges import (
     BEGINNING,
@@ -21,7 +21,7 @@ from lakehouse.ranges import (
     partition_format,
     partition_range,
 )
-from lakehouse.reconcile.invalidation import Mark, emptied, look
+from lakehouse.reconcile.invalidation import Mark, look
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.delta.delta_log import open_table
@@ -31,33 +31,12 @@ from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import report_files
 from lakehouse.storage.log.certificates import Certificate, Verdict, certificates
 from lakehouse.storage.log.commit_log import frontier
+from lakehouse.storage.log.table_content import Content, Lost, Stored, content
 
 MOST = 200  # partitions of a table that are reconciled in one go
 _INSTANT = timedelta(microseconds=1)
 # reconciled partitions are reconciled again, one at a time, but not sooner
 _SAMPLED_AFTER = timedelta(days=1)
-_OF_FILES = ("path", "num_records", f"partition.{PARTITION}", f"min.{ORIGIN}")
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The facts of one partition in the Delta log: its rows, and whether a batch run wrote any of them."""
-
-    rows: int = 0
-    by_batch: bool = False
-
-    @property
-    def origin(self) -> str:
-        return "batch" if self.by_batch else "stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A partition whose files in the table's log are not all on disk: the first missing one, and the rows that they held."""
-
-    partition: str
-    file: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,43 +90,9 @@ class Coverage:
         return self.reconciled / self.partitions if self.partitions else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The files of a table as its log lists them, with their rows, partition and least origin; version -1 without a table."""
-
-    version: int
-    files: list[dict]
-
-    @property
-    def rows(self) -> int:
-        return sum(file["num_records"] or 0 for file in self.files)
-
-    @property
-    def partitions(self) -> dict[str, Stored]:
-        """Returns the facts of each partition."""
-        found: dict[str, Stored] = {}
-        for file in self.files:
-            key = file.get(f"partition.{PARTITION}", "")
-            before = found.get(key, Stored())
-            batch = before.by_batch or file.get(f"min.{ORIGIN}") == "batch"  # before "stream"
-            found[key] = Stored(before.rows + (file["num_records"] or 0), batch)
-        return found
-
-
-def content(settings: Settings, table: Table) -> Content:
-    """Returns the files of the table now."""
-    path = table_path(settings, table)
-    version = delta_log.latest(path)
-    return Content(version, delta_log.files(path, version, _OF_FILES) if version >= 0 else [])
-
-
 def _lost(settings: Settings, table: Table, held: Content) -> dict[str, Lost]:
     """Returns the partitions of which a data file, or the file that was drawn of a report, is missing."""
-    by_partition: dict[str, Lost] = {}
-    for file in delta_log.lost(table_path(settings, table), held.files):
-        key = file.get(f"partition.{PARTITION}", "")
-        before = by_partition.get(key, Lost(key, file["path"], 0))
-        by_partition[key] = Lost(key, before.file, before.rows + (file["num_records"] or 0))
+    by_partition = {lost.partition: lost for lost in held.lost}
     for key in report_files.computed(settings, table) if table.kind.is_report else ():
         drawn = report_files.file(settings, table, key)
         if drawn and not files.exists(drawn):
@@ -248,7 +193,7 @@ def without_frontier(settings: Settings, table: Table) -> bool:
     """Returns True if a table has rows but no frontier, because its commit log is gone: then nothing is ever due."""
     if table.kind.is_upserted or frontier(settings, table) is not None:
         return False
-    return bool(content(settings, table).files)
+    return bool(content(settings, table).partitions)
 
 
 def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
@@ -265,7 +210,7 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     certified = latest(lakehouse.settings, table, None, lakehouse.settings.first_day)
     held = content(lakehouse.settings, table)
     first = lakehouse.settings.first_day
-    keys, marks = _closed_and_changed(lakehouse, table, held, certified, first)
+    keys, marks = _closed_and_changed(lakehouse, table, {table.name: held}, certified, first)
     gone = _lost(lakehouse.settings, table, held)
     chosen, settled = [], []
     for key in keys:
@@ -291,15 +236,19 @@ def due(lakehouse: Lakehouse, table: Table) -> list[Due]:
     return sorted(chosen[:MOST], key=lambda each: each.partition)
 
 
-def coverage(lakehouse: Lakehouse, table: Table, held: Content | None = None) -> Coverage:
+def coverage(
+    lakehouse: Lakehouse, table: Table, contents: Mapping[str, Content] | None = None
+) -> Coverage:
     """Returns the reconciled share of history, the differences, and the cost of the reconciliation within the last day.
 
-    It covers all history, also the part before `settings.since`. `held`: the table's files, if they are read already.
+    It covers all history, also the part before `settings.since`. `contents`: those of the table and its inputs, if they
+    are read already.
     """
-    held = held or content(lakehouse.settings, table)
+    contents = contents or {table.name: content(lakehouse.settings, table)}
+    held = contents[table.name]
     recorded = certificates(lakehouse.settings, table)
     certified = _latest(recorded, table, None, BEGINNING)
-    keys, marks = _closed_and_changed(lakehouse, table, held, certified, BEGINNING)
+    keys, marks = _closed_and_changed(lakehouse, table, contents, certified, BEGINNING)
     gone = _lost(lakehouse.settings, table, held)
     by_verdict: dict[str, list[str]] = {}
     for key in keys:
@@ -343,7 +292,8 @@ def partitions(lakehouse: Lakehouse, table: Table) -> list[Partition]:
     marks: Collection[str] = ()
     if table.kind.is_derived:
         certified = latest(settings, table)
-        closed, marks = _closed_and_changed(lakehouse, table, held, certified, BEGINNING)
+        contents = {table.name: held}
+        closed, marks = _closed_and_changed(lakehouse, table, contents, certified, BEGINNING)
     else:  # hours of arrival: closed when they are over
         now = datetime.now(UTC)
         closed = sorted(k for k in rows if partition_range(k, table.partition_by).end <= now)
@@ -363,20 +313,21 @@ def partitions(lakehouse: Lakehouse, table: Table) -> list[Partition]:
 def _closed_and_changed(
     lakehouse: Lakehouse,
     table: Table,
-    held: Content,
+    contents: Mapping[str, Content],
     known: Mapping[str, Certificate],
     first: datetime,
 ) -> tuple[list[str], dict[str, Mark]]:
     """Returns the closed partitions in order, also emptied ones, and the reconciled ones that were changed since."""
 
-    partitions = held.partitions
+    partitions = contents[table.name].partitions
 
     def keys(more: Iterable[str]) -> list[str]:
         span = _closed(lakehouse.settings, table, {*partitions, *known, *more}, first)
         return list(span.partitions(table.partition_by)) if span else []
 
-    marks = look(lakehouse, table, known, keys(()))
-    return keys(emptied(lakehouse.settings, table)), marks
+    versions = {name: held.version for name, held in contents.items()}
+    marks, emptied = look(lakehouse, table, known, keys(()), versions)
+    return keys(emptied), marks
 
 
 def ranges(partitions: Iterable[Due], table: Table) -> list[Range]:

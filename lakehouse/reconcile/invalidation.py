@@ -67,15 +67,20 @@ class Looks:
 
 
 def look(
-    lakehouse: Lakehouse, table: Table, known: Mapping[str, Certificate], closed: Iterable[str]
-) -> dict[str, Mark]:
-    """Returns the partitions changed since they were reconciled, after a look at the logs from the last look on. The
-    result is kept for the next look, unless this user may only read.
+    lakehouse: Lakehouse,
+    table: Table,
+    known: Mapping[str, Certificate],
+    closed: Iterable[str],
+    present: Mapping[str, int] = {},
+) -> tuple[dict[str, Mark], Set[str]]:
+    """Returns the partitions changed since they were reconciled, and those changed and not reconciled since.
 
-    `known`: the last certificates. A change of a `closed` partition without one is kept, too: a running
-    reconciliation may not have seen it. A partition counts as changed if its certificate is from before
-    the table, or its input, was made again or put back from a copy. A removal of rows is kept for every
-    partition (`emptied`), because the table does not list a partition without rows.
+    The logs are read from the last look on. The result is kept for the next look, unless this user may only read.
+
+    `known`: the last certificates. `present`: the last versions of tables, as far as they are read already.
+    A change of a `closed` partition without a certificate is kept, too: a running reconciliation may not have seen it. A
+    partition counts as changed if its certificate is from before the table, or its input, was made again or put back from
+    a copy. A removal of rows is kept for every partition, because the table does not list a partition without rows.
     """
     both = (table, *lakehouse.catalog.timed_inputs(table))
     candidates = known.keys() | set(closed)
@@ -86,7 +91,9 @@ def look(
         gone_back: set[str] = set()
         for each in both:
             path, before = lakehouse.path(each), versions.get(each.name)
-            now = delta_log.latest(path)
+            now = present.get(each.name, -1)
+            if now < (before or 0):  # not known, or another process has looked since
+                now = delta_log.latest(path)
             if before is not None and now < before:
                 marks.clear()  # they refer to versions that are gone
                 gone_back.add(each.name)
@@ -106,12 +113,7 @@ def look(
         now_kept = Looks(versions, dict(sorted(marks.items())), tables)
         if ours and now_kept != looks:
             replace_file(_path(lakehouse.settings, table), asdict(now_kept))
-    return {key: mark for key, mark in marks.items() if key in known} | again
-
-
-def emptied(settings: Settings, table: Table) -> Set[str]:
-    """Returns the partitions that were changed and not reconciled since, by the last look. They may have no row left."""
-    return _looks(settings, table).marks.keys()
+    return {key: mark for key, mark in marks.items() if key in known} | again, marks.keys()
 
 
 def _made_again(

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 from lakehouse.declare.table import Table
 from lakehouse.ranges import PARTITION_LENGTHS, Range, partition_range
-from lakehouse.reconcile import coverage
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import commits, log_tables
+from lakehouse.storage.log import commits, log_tables, table_content
 
 _COLUMNS = ["role", "at", "code_version", "inputs", "frontier", "start", "end"]
 # the leading characters of an instant that name its partition
@@ -121,7 +120,7 @@ def by_references(
     """Yields the range in parts, each with the versions of reference tables that the writers of its rows read last."""
     start, versions = span.start, None
     if lakehouse.catalog.pinned_inputs(table):
-        stored = coverage.content(lakehouse.settings, table).partitions
+        stored = table_content.content(lakehouse.settings, table).partitions
         wholes = {key: partition_range(key, table.partition_by) for key in sorted(stored)}
         wholes = {key: whole for key, whole in wholes.items() if whole.overlaps(span)}
         made = written_by(lakehouse.settings, table, wholes)

@@ -19,6 +19,7 @@ from lakehouse.errors import RangeError
 from lakehouse.maintenance import replay_quarantine
 from lakehouse.ranges import Range
 from lakehouse.reconcile import coverage, reconciliation
+from lakehouse.storage.log import table_content
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.testing import Stage
 
@@ -229,7 +230,7 @@ def test_the_command_tells_what_stays_aside_and_a_derived_table_is_refused(stage
         ["2026-01-02-00", "2026-01-03-00"],
     )
     assert aside == {"2026-01-02-00": told["bad"], "2026-01-03-00": {}}
-    shown = of_partition(coverage.Stored(7), aside["2026-01-02-00"])
+    shown = of_partition(table_content.Stored(7), aside["2026-01-02-00"])
     assert shown["rows_quarantined"] == sum(told["bad"].values())
     assert shown["quarantined: not a JSON object of the declared types: it is not JSON"] == 1
     assert (

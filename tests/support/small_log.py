@@ -26,9 +26,9 @@ class Log:
         self.table = self.catalog.table("valid_readings")
         self.path = table_path(self.settings, self.table)
 
-    def append(self, times: int) -> int:
+    def append(self, times: int, partition: str = "2026-01-01-00") -> int:
         for _ in range(times):
-            rows = pa.table({"x": [1], "_partition": ["2026-01-01-00"]})
+            rows = pa.table({"x": [1], "_partition": [partition]})
             write_deltalake(str(self.path), rows, mode="append", partition_by=["_partition"])
             DeltaTable(str(self.path)).create_checkpoint()
         return DeltaTable(str(self.path)).version()

@@ -62,7 +62,7 @@ settings = from_environment()
 print(supervisor.status(settings, "sensors"))
 print(supervisor.lives(settings, "sensors"), "is starting elsewhere")
 lakehouse = load(settings)
-print(invalidation.look(lakehouse, lakehouse.catalog.table("sensor_averages"), {}, ()), "were changed")
+print(invalidation.look(lakehouse, lakehouse.catalog.table("sensor_averages"), {}, ())[0], "were changed")
 for words in ("table list", "stream status", "stream start sensors"):
     done = CliRunner().invoke(main.app(), words.split())
     print(words, done.exit_code, "Traceback" in done.output, done.output)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse.errors import CommitError
@@ -13,6 +14,7 @@ from lakehouse.storage.delta import (
     committer,
     delta_log,
     delta_writer,
+    housekeeping,
     log_state,
     small_commits,
     table_creation,
@@ -84,6 +86,32 @@ def test_a_commit_stands_though_its_checkpoint_cannot_be_made(table, monkeypatch
     for batch in (2, 3):
         delta_writer.append(rows(batch), table, APP, batch, {})
     assert delta_log.checkpoints(table) == [4] and log_state.rows(table) == 4
+
+
+def test_a_checkpoint_is_made_once_the_log_outweighs_a_part_of_the_last(table, monkeypatch):
+    monkeypatch.setattr(committer, "CHECKPOINTS", 2)
+    monkeypatch.setattr(committer, "_OUTWEIGHED", 9)
+
+    def commits(times: int) -> list[int]:
+        monkeypatch.setitem(committer.head(table).metadata, "configuration", {})
+        for _ in range(times):
+            delta_writer.append(rows(1), table, APP, delta_log.latest(table), {})
+        return delta_log.checkpoints(table)
+
+    many = [small_commits.files_of(rows(n), table)[0] for n in range(100)]
+    small_commits.commit(many, table, APP, 0, "{}")
+    assert commits(1) == [2], "the first"
+    assert commits(18) == [2], "of a hundred files"
+    committer.forget(table)  # as by another process
+    assert commits(2) == [2, 22], "so many commits are the most"
+    monkeypatch.setattr(committer, "_OUTWEIGHED", 0.01)
+    assert commits(2) == [2, 22, 24]
+    monkeypatch.setattr(committer, "_OUTWEIGHED", 9)
+    commits(1)
+    DeltaTable(str(table)).create_checkpoint()
+    housekeeping.cut(table, 25)  # as another process does
+    assert commits(1) == [25, 26], "of one that is gone nothing is known"
+    assert log_state.rows(table) == DeltaTable(str(table)).count() == 125
 
 
 @pytest.mark.parametrize(

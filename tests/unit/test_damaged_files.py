@@ -34,6 +34,7 @@ from lakehouse.storage.log import (
     comparisons,
     published_position,
     reconcile_attempts,
+    table_content,
 )
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
@@ -85,6 +86,10 @@ READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object
     "_commit_log/<table>.asked_again.json": (
         note("asked_again.json"),
         lambda s: lookup_answers.asked_again(s, TABLE),
+    ),
+    "_commit_log/<table>.content.json": (
+        note("content.json"),
+        lambda s: table_content.content(s, TABLE),
     ),
     "_commit_log/<table>.declared.json": (
         note("declared.json"),
@@ -144,6 +149,9 @@ READERS: dict[str, tuple[Callable[[Settings], Path], Callable[[Settings], object
         lambda s: state_files.kept(s, TABLE),
     ),
 }
+
+
+SUMMARY = asdict(table_content._Summary("3 5", {"_delta_log": "5 5"}, table_content.Content(3, {})))
 
 
 def older_note(value: object) -> Older:
@@ -242,6 +250,7 @@ OLDER: dict[str, tuple[Older, Callable[[Settings], object] | None]] = {
         None,
     ),
     "_commit_log/<table>.asked_again.json": (older_note([]), None),
+    "_commit_log/<table>.content.json": (older_note(SUMMARY), None),
     "_commit_log/<table>.declared.json": (older_declaration, None),
     "_commit_log/<table>.dropped.jsonl": (older_lines({"rows": 1, "at": AT}), None),
     "_commit_log/<table>.generations.jsonl": (

@@ -21,6 +21,8 @@ from lakehouse.storage.delta import housekeeping
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.certificates import Certificate, certificates, certify
+from lakehouse.storage.log.commit_log import CommitLog
+from lakehouse.storage.log.commits import unwritten
 from lakehouse.storage.versions import read_holds
 from support.small_log import Log, aged
 
@@ -122,6 +124,28 @@ def test_what_a_certificate_has_not_looked_at_stays_as_long_as_the_history(tmp_p
     assert log.maintained() == (last - 4, "the reconciliation of sensor_averages")
     invalidation.look(log.lakehouse, log.catalog.table("sensor_averages"), {}, [])
     assert log.maintained() == (last - 1, "")
+
+
+def test_what_a_new_table_would_begin_with_stays_for_so_many_versions(tmp_path, caplog):
+    log = Log(tmp_path)
+    first = log.append(3)
+
+    def step(batch: int, versions: int) -> int:
+        """So many versions ahead of 01:00, and the frontier behind it."""
+        last, at = log.append(versions, "2026-01-01-01"), datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+        made = replace(unwritten(log.table, "stream", 1, batch), frontier=at, version=last)
+        CommitLog(log.settings, log.table).append(made)
+        return last
+
+    for batch, versions in enumerate((4, 3)):  # and a compaction
+        step(batch, versions)
+        assert log.maintained() == (first, "a table yet to be declared") and not caplog.messages
+    last = step(2, 1)
+    assert log.maintained() == (last - 1, "")
+    [ended] = caplog.messages
+    assert "versions=9: a table that is declared now and begins at 2026-01-01T01:00:00Z" in ended
+    step(3, 9)
+    assert log.maintained()[1] == "" and len(caplog.messages) == 1, "what is gone is held no more"
 
 
 @pytest.mark.parametrize("further", [{}, {"batch": 0}, {"batch": "x", "inputs": {}}])

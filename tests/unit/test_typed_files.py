@@ -21,7 +21,13 @@ from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.keyed import lookup_answers, state_files
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log import comparisons, published_position, reconcile_attempts, report_files
+from lakehouse.storage.log import (
+    comparisons,
+    published_position,
+    reconcile_attempts,
+    report_files,
+    table_content,
+)
 from lakehouse.storage.position import checkpoints, declared_state, handovers, schemas, table_state
 from lakehouse.storage.versions import fork_guard, interruptions
 from lakehouse.stream.reading import offsets
@@ -106,6 +112,12 @@ FILES: dict[str, tuple[Place, Reader, dict[str, Any], tuple[str, Any, str]]] = {
         lambda s: handovers.handover_of(s, TABLE),
         {"frontier": AT, "input": "t", "version": 1, "until": 2, "inputs": {}, "code_version": "v", "at": AT},
         ("frontier", 5, "is no instant"),
+    ),
+    "content": (
+        note("content.json"),
+        lambda s: table_content.content(s, TABLE),
+        asdict(table_content._Summary("3 5", {}, table_content.Content(3, {}))),
+        ("folders", {"_delta_log": 5}, "is no object of text"),
     ),
     "declared": (
         note("declared.json"),

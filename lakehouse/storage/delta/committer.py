@@ -1,7 +1,7 @@
 """The one function that commits: the next version of a table is a file of its log that is not there yet.
 
 What this process knows of a log is read on by the commits that came since, so that nothing is listed: but for the
-checkpoint, once in `CHECKPOINTS` commits. Writers of several processes need no lock: of two that make one version the
+checkpoint, once in `CHECKPOINTS` commits or more. Writers of several processes need no lock: of two that make one version the
 second looks at what the first has changed, and tries the next.
 """
 
@@ -25,8 +25,13 @@ _log = logging.getLogger(__name__)
 
 # seconds: of three writers that commit without a pause one was seen to lose 98 times in a row, for 7 s
 PATIENCE = 60.0
-# commits from one of Delta's checkpoints to the next, unless the table has its own number
+# the fewest commits from one of Delta's checkpoints to the next, unless the table has its own number
 CHECKPOINTS = 50
+# times as many are the most: so many files of the log a reader reads beside the checkpoint
+_RAREST = 10
+# part of the last checkpoint's bytes that the log since then has to outweigh: a table of 20,000 files would write
+# 50 times as much by checkpoints as by commits
+_OUTWEIGHED = 0.5
 # features of Delta that a commit need not care for, or only if a property or a column asks for them
 _KEPT = {"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"}
 _ASKED_BY = {
@@ -83,7 +88,7 @@ def commit(
         if not _create(state.path, read + 1, actions):
             continue  # another writer was faster
         state.committed(read + 1, actions)
-        if (read + 1) % int(state.properties.get("delta.checkpointInterval", CHECKPOINTS)) == 0:
+        if _is_checkpoint_due(state, read + 1):
             _checkpoint(state)
         return read + 1
     raise CommitError(
@@ -216,6 +221,21 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     return True
 
 
+def _is_checkpoint_due(state: LogState, version: int) -> bool:
+    interval = int(state.properties.get("delta.checkpointInterval", CHECKPOINTS))
+    if version % interval:
+        return False
+    last = state.checkpoint
+    if last < 0 or version - last >= interval * _RAREST:
+        return True
+    since = (delta_log.commit_file(state.path, each) for each in range(last + 1, version + 1))
+    try:
+        whole = delta_log.checkpoint_file(state.path, last).stat().st_size
+        return sum(file.stat().st_size for file in since) >= whole * _OUTWEIGHED
+    except FileNotFoundError:  # the log was cut behind a later one
+        return True
+
+
 def _checkpoint(state: LogState) -> None:
     """Makes one of Delta's checkpoints. One that cannot be made costs readers time, and the commit before it stands."""
     from deltalake.exceptions import DeltaError
@@ -223,6 +243,7 @@ def _checkpoint(state: LogState) -> None:
     try:
         table = delta_log.open_table(state.path)
         table.create_checkpoint()
+        state.checkpoint = table.version()
         if "delta.logRetentionDuration" in state.properties:
             table.cleanup_metadata()
     except (DeltaError, OSError) as err:

@@ -21,7 +21,8 @@ class LogState:
 
     `of_files`: False leaves the files out. `files`: by their paths as the log writes them. `batches`: the last one of each
     application. `metadata`: columns and properties, and `protocol`, as the log has them; no metadata means no table.
-    `declared`: how often the commits that were applied one by one declared columns or properties.
+    `declared`: how often the commits that were applied one by one declared columns or properties. `checkpoint`: the last
+    of Delta's that this process knows of, -1 if none.
     """
 
     path: Path
@@ -33,6 +34,7 @@ class LogState:
     files: dict[str, dict] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     declared: int = 0
+    checkpoint: int = -1
 
     def apply(self, actions: Iterable[Mapping]) -> bool:
         """Applies the actions of one commit. Returns True if they changed the files."""
@@ -175,7 +177,7 @@ def _take_checkpoint(state: LogState, version: int) -> None:
     metadata["format"]["options"] = dict(metadata["format"]["options"] or ())
     [protocol] = (of for of in actions["protocol"] if of["minReaderVersion"])
     state.metadata, state.protocol = _given(metadata), _given(protocol)
-    state.version = version
+    state.version = state.checkpoint = version
 
 
 def _given(values: Mapping) -> dict:

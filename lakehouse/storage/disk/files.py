@@ -164,13 +164,19 @@ def modified(path: Path) -> float | None:
 
     None if it is not there.
     """
+    found = status(path)
+    return found and found.st_mtime
+
+
+def status(path: Path | str) -> os.stat_result | None:
+    """Returns what the file system has on a file or a folder; None if it is not there."""
     try:
         # opened, since a network file system may answer a mere look from its cache
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return os.fstat(opened).st_mtime
+        return os.fstat(opened)
     finally:
         os.close(opened)
 

@@ -49,6 +49,7 @@ Side = Literal["", "quarantine", "early", "state", "answers"]
 LogTable = Literal["_commits", "_certificates"]
 Note = Literal[
     "asked_again.json",  # partitions whose lookups are asked again, until a batch run has followed
+    "content.json",  # a cache: the rows of its partitions, by its log
     "declared.json",  # what its stream was begun with
     "dropped.jsonl",  # rows that Spark dropped
     "files.jsonl",  # of an ingest table: the files of its folder, or of a table of others, in the order of their records

@@ -5,6 +5,7 @@ action_log           the outcome of each action of a target, and its position, i
 commits              what is known about a write: its record, and its line
 commit_log           the commits of a table, and the frontier
 commit_cache         the cache of the commits: read again, read on, trimmed
+table_content        the rows of each partition, and which data files are missing
 latest_times         how far the rows of a commit had come in event time
 log_tables           commit logs and verdicts in Delta, for queries
 certificates         the recorded verdicts

@@ -130,8 +130,9 @@ def read_on(log: "CommitLog", until: int | None = None) -> set[str]:
     last = max(versions, default=NOTHING)
     # one version may have the commits of many partitions, and the cache a part of them
     begin = last if versions.get(last) else last + 1
-    end = delta_log.latest(path) + 1 if until is None else until
-    for version in range(begin, end):
+    if until is None:  # in most cases it has all: then nothing is listed
+        until = (last if delta_log.is_last(path, last) else delta_log.latest(path)) + 1
+    for version in range(begin, until):
         commits, whole = _recorded(log, version)
         lines = [encoded(commit) for commit in commits if whole]
         _append(log, [line for line in lines if _instant(line) not in instants])
