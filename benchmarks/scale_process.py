@@ -21,6 +21,7 @@ from benchmarks import measure
 from benchmarks.command_cpu import declared
 from lakehouse.declare.catalog import load
 from lakehouse.declare.modules import imported
+from lakehouse.producers.workload import iso
 from lakehouse.runtime import spark_session
 from lakehouse.settings import from_environment
 from lakehouse.storage.session import Session
@@ -102,7 +103,7 @@ class Process:
         """Feeds a row, and waits until all tables have it."""
         at = 1_767_225_600_000 + self.fed
         self.fed += 1
-        self.stage.feed("events", [{"id": self.fed, "at": at}])
+        self.stage.feed("events", [{"id": self.fed, "at": iso(at)}])
         end = time.monotonic() + _LIMIT
         for query in self.running:
             loop = query.query
