@@ -44,7 +44,7 @@ COMMANDS = (
 FLOOR = "import pyspark.sql"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _EVERY = timedelta(seconds=30)  # of event time between two commits
-_SCHEMA = StructType().add("id", "long").add("at", "timestamp").add("_partition", "string")
+SCHEMA = StructType().add("id", "long").add("at", "timestamp").add("_partition", "string")
 _MODULE = '''"""Tables whose commands are measured."""
 
 from pyspark.sql import DataFrame
@@ -66,14 +66,19 @@ def {name}(events: DataFrame) -> DataFrame:
 """
 
 
-def filled(base: Settings, tables: int, commits: int) -> Lakehouse:
-    """A lakehouse of an ingest table and tables of its rows, each with so many small commits, as the streams make them."""
-    base.root.mkdir(parents=True)
-    names = [f"rows_{n}" for n in range(1, tables)]
-    text = _MODULE + "".join(_ROWS.format(name=name) for name in names)
+def declared(base: Settings, tables: int) -> Settings:
+    """Writes a module with an ingest table and tables of its rows, so many in all, and returns the settings that name it."""
+    base.root.mkdir(parents=True, exist_ok=True)
+    text = _MODULE + "".join(_ROWS.format(name=f"rows_{n}") for n in range(1, tables))
     module = f"measured_tables_{token_hex(4)}"  # a process has one module of a name
     (base.root / f"{module}.py").write_text(text)
-    settings = replace(base, tables=(module,), module_path=(base.root,))
+    return replace(base, tables=(module,), module_path=(base.root,))
+
+
+def filled(base: Settings, tables: int, commits: int) -> Lakehouse:
+    """A lakehouse of an ingest table and tables of its rows, each with so many small commits, as the streams make them."""
+    settings = declared(base, tables)
+    names = [f"rows_{n}" for n in range(1, tables)]
     lakehouse = load(settings)
     first = lakehouse.catalog.table("events")
     _write(settings, first, commits)
@@ -82,13 +87,13 @@ def filled(base: Settings, tables: int, commits: int) -> Lakehouse:
         table = lakehouse.catalog.table(name)
         shutil.copytree(table_path(settings, first), table_path(settings, table))
         commit_log(settings, table).write_text(log.replace('"events"', f'"{name}"'))
-    certify(settings, (_equal(lakehouse.catalog.table(name)) for name in names))
+    certify(settings, (certificate(lakehouse.catalog.table(name), START) for name in names))
     return lakehouse
 
 
 def _write(settings: Settings, table: Table, commits: int) -> None:
     path = table_path(settings, table)
-    table_creation.create(path, _SCHEMA, True, "at")
+    table_creation.create(path, SCHEMA, True, "at")
     lines = []
     for n in range(commits):
         at = START + _EVERY * n
@@ -119,10 +124,11 @@ def _write(settings: Settings, table: Table, commits: int) -> None:
     log.write_text("".join(f"{line}\n" for line in lines))
 
 
-def _equal(table: Table) -> Certificate:
-    end = START + timedelta(hours=1)
+def certificate(table: Table, start: datetime) -> Certificate:
+    """Returns the verdict that an hour is EQUAL."""
+    end = start + timedelta(hours=1)
     return Certificate(
-        table.name, START, end, "EQUAL", 1, 1, 0, "", "", end, 1, {}, table.code_version, end, 1.0
+        table.name, start, end, "EQUAL", 1, 1, 0, "", "", end, 1, {}, table.code_version, end, 1.0
     )
 
 

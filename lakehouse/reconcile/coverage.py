@@ -256,7 +256,8 @@ def coverage(
         verdict = "" if key in gone and verdict == "EQUAL" else verdict
         by_verdict.setdefault(verdict, []).append(key)
     equal = by_verdict.get("EQUAL", [])
-    unreconciled = next((key for key in keys if key not in set(equal)), None)
+    reconciled = set(equal)  # made once: by key, a year of hours took three times the CPU
+    unreconciled = next((key for key in keys if key not in reconciled), None)
     since = datetime.now(UTC) - timedelta(days=1)
     return Coverage(
         table=table.name,

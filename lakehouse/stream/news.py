@@ -4,11 +4,13 @@ Commits of other processes are not announced; they are found by polling.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 
 _commits: Counter[str] = Counter()  # of each table, by this process
-_changed = threading.Condition()
+# by table, because each commit of 500 tables would otherwise wake 500 threads
+_waiting: defaultdict[str, set[threading.Event]] = defaultdict(set)
+_lock = threading.Lock()
 
 
 def announce(table: str) -> None:
@@ -16,9 +18,10 @@ def announce(table: str) -> None:
 
     It is called once the commit log has its line, so that they see how far the table is.
     """
-    with _changed:
+    with _lock:
         _commits[table] += 1
-        _changed.notify_all()
+        for changed in _waiting[table]:
+            changed.set()
 
 
 def commits(tables: Iterable[str]) -> int:
@@ -28,5 +31,13 @@ def commits(tables: Iterable[str]) -> int:
 
 def wait(tables: Collection[str], since: int, seconds: float) -> None:
     """Returns when a commit of one of the tables has been announced since that number, or after `seconds`."""
-    with _changed:
-        _changed.wait_for(lambda: commits(tables) != since, seconds)
+    changed = threading.Event()
+    with _lock:
+        if commits(tables) != since:
+            return
+        for table in tables:
+            _waiting[table].add(changed)
+    changed.wait(seconds)
+    with _lock:
+        for table in tables:
+            _waiting[table].discard(changed)

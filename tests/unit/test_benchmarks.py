@@ -19,6 +19,7 @@ from benchmarks import (
     publishing,
     report,
     savepoint,
+    scale,
     soak,
     upgrade,
 )
@@ -296,3 +297,11 @@ def test_steps_with_a_ttl_count_once_as_many_keys_expire_as_come():
     ):
         with pytest.raises(BenchmarkError, match=wrong):
             keyed_step.starting_steps(keys, changed, steps)
+
+
+def test_a_wall_is_where_the_line_of_a_cost_reaches_its_limit():
+    cost = scale.Cost("part", "s", {10: 2.0, 100: 20.0}, limit=100.0)
+    assert cost.line == pytest.approx((0, 0.2))
+    assert cost.wall == pytest.approx(500)
+    assert (cost.at(100), cost.at(1_000)) == pytest.approx((20, 200))
+    assert scale.Cost("part", "s", {10: 1.0, 100: 100.0}).power == pytest.approx(2)
