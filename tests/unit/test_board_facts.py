@@ -290,7 +290,7 @@ def test_verdicts_are_the_same_when_a_clock_goes_after_the_others(lakehouse):
     table, moments = lakehouse.catalog.table("rows_1"), (0, 5, 9, 7, 9, 12)
     for number, (minutes, verdict) in enumerate(zip(moments, cycle(("EQUAL", "DIFFERENT")))):
         start, at = START + HOUR * number, datetime(2026, 6, 1, 0, minutes, tzinfo=UTC)
-        made = command_cpu._equal(table)
+        made = command_cpu.certificate(table, START)
         certify(
             lakehouse.settings,
             [replace(made, start=start, end=start + HOUR, verdict=verdict, at=at)],
