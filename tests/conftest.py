@@ -23,6 +23,7 @@ _LONG = (
     "ui",
     "equivalence",
     "bank",
+    "tutorials",
     "outages",
     "readme",
     "scheduled_runs",

@@ -1,7 +1,6 @@
 """What the README and the docs tell people to type, typed."""
 
 import contextlib
-import importlib
 import os
 import re
 import shlex
@@ -106,17 +105,6 @@ def test_the_demo_is_killed_with_all_it_started_and_the_next_ends_with_its_certi
     assert "reconciled: 4 of 4 tables" in demo.stdout and "DIFFERENT" not in demo.stdout
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path) not in left
-
-
-def test_the_tables_of_the_docs_pass_the_test_of_the_docs(spark, tmp_path, monkeypatch):
-    tables, test = blocks("docs/start/own-tables.md", "python")
-    package = tmp_path / "my_company"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "orders.py").write_text(tables)
-    (package / "test_orders.py").write_text(test)
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("my_company.test_orders").test_turnover(spark, tmp_path / "root")
 
 
 def test_every_table_of_the_readme_is_one_that_ships():
