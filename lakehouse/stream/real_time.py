@@ -29,7 +29,12 @@ from lakehouse.errors import BrokerError, LakehouseError
 from lakehouse.ranges import BEGINNING, EPOCH
 from lakehouse.runtime import kafka_topics
 from lakehouse.runtime.kafka_options import isolated
-from lakehouse.runtime.prepared_plans import Moment, NotPreparedError, PreparedPlan
+from lakehouse.runtime.prepared_plans import (
+    Moment,
+    NotPreparedError,
+    PreparedPlan,
+    is_in_one_process,
+)
 from lakehouse.sinks.formats.encoded import Columns
 from lakehouse.sinks.targets.kafka import KafkaTopic
 from lakehouse.sinks.targets.kafka_real_time import RealTimeTopic, Record
@@ -57,6 +62,8 @@ _OPEN = 100_000  # records whose rows were sent and are not committed: with more
 _REST = 3  # times the seconds of a run until the next one, so that the thread takes a fourth of a core at most
 # messages of open records were sent within so long before the table's last commit: no step takes longer
 _BACK = timedelta(hours=1)
+# a process that is killed leaves no commit unsettled that is older
+_UNSETTLED = timedelta(minutes=1)
 _FILES = 100  # of the table that are read at once
 _STOP = 10.0  # seconds
 _RETRIES = Backoff(1, 60)
@@ -74,6 +81,7 @@ class RealTimeSender:
     def __init__(self, run: StreamRun, target: KafkaTopic) -> None:
         self.trouble = ""  # why rows are not sent before their commit now
         self._run, self._target = run, target
+        self._rows: _OpenRows | None = None  # of the last call of `_send`
         self._stopping = threading.Event()
         self._thread = InheritableThread(target=self._go_on, name=target.real_time, daemon=True)
 
@@ -93,7 +101,7 @@ class RealTimeSender:
             try:
                 self._send()
             except NotPreparedError as err:
-                self._say(f"Spark must plan each run of its function: {err}")
+                self._say(f"its function has no prepared plan: {err}")
                 return
             except Exception as err:
                 if self._stopping.is_set():
@@ -109,16 +117,19 @@ class RealTimeSender:
         self.trouble = trouble
 
     def _send(self) -> None:
-        """Sends rows until the query stops. What it raises ends that; the next call goes on from the table's last commit."""
+        """Sends rows until the query stops. What it raises ends that; the next call goes on from what was settled."""
         run, position = self._run, None
         driving = run.plan.driving
         with closing(_Computation(run)) as computation:
-            rows = _OpenRows(run, self._target, computation.reader())
+            rows = self._rows = _OpenRows(run, self._target, computation.reader(), self._rows)
             with closing(rows.topic), closing(computation.reader()) as reader:
                 reader.place(rows.begins())
                 self.trouble = ""
                 while not self._stopping.is_set():
-                    if self._loop.at is not None and position != self._loop.at[driving]:
+                    if self._loop.at is None:  # the query has not resumed yet
+                        self._stopping.wait(LOOK)
+                        continue
+                    if position != self._loop.at[driving]:
                         position = self._loop.at[driving]
                         rows.settle(position.version)
                         if rows.lacks(reader.reached):
@@ -144,6 +155,8 @@ class _Computation:
 
     def __init__(self, run: StreamRun) -> None:
         self._session, self._table = run.session, run.table
+        if not is_in_one_process(str(run.session.spark.sparkContext.master)):
+            raise NotPreparedError("the executors are other processes")
         [self._ingest] = run.session.catalog.ingest_tables_of(run.table)
         self._topics = run.session.catalog.topics_of(self._ingest)
         self._watermark, self._looked = BEGINNING, float("-inf")
@@ -194,14 +207,17 @@ class _Computation:
 class _OpenRows:
     """The rows that were sent and are not committed yet, by their records."""
 
-    def __init__(self, run: StreamRun, target: KafkaTopic, reader: TopicReader) -> None:
+    def __init__(
+        self, run: StreamRun, target: KafkaTopic, reader: TopicReader, before: "_OpenRows | None"
+    ) -> None:
         self._run, self._target = run, target
         self.topic = RealTimeTopic(run.session.settings, target, run.table.name)
         self.open: dict[Record, list[tuple[str | None, int]]] = defaultdict(list)
-        commit = next(run.commit_log.by_stream(), None)
-        self.ends = _read_by(run, commit)  # the records before are settled
-        # the table's next files
-        self._at = Position(commit.version + 1) if commit else positions.begins(self._path)
+        commit = _settled(run)
+        # the records before are settled
+        self.ends: Offsets = before.ends if before else _read_by(run, commit)
+        begin = Position(commit.version + 1) if commit else positions.begins(self._path)
+        self._at: Position = before._at if before else begin  # the table's next files
         with closing(reader):
             self._read_back(reader, commit.at - _BACK if commit else EPOCH)
 
@@ -235,7 +251,7 @@ class _OpenRows:
         """Sends the rows of open records that were not sent before."""
         made: dict[Record, list[tuple[str, int]]] = defaultdict(list)
         for record, value, place in self._messages(rows):
-            if self._is_open(record):
+            if _is_open(record, self.ends):
                 made[record].append((value, place))
         for record, messages in made.items():
             self._send_missing(record, messages)
@@ -246,21 +262,26 @@ class _OpenRows:
         `version`: of the driving input, which the table has read up to it.
         """
         committed: dict[Record, list[tuple[str, int]]] = defaultdict(list)
-        while (piece := positions.following(self._path, self._at, _FILES)).end != self._at:
-            self._at = piece.end
+        at = self._at
+        while (piece := positions.following(self._path, at, _FILES)).end != at:
+            at = piece.end
             if piece.files:
                 for record, value, place in self._messages(self._committed(piece)):
                     committed[record].append((value, place))
-        self.ends = _read_up_to(self._run, version)
-        settled = [record for record in self.open if not self._is_open(record)]
-        for record in {*committed, *settled}:
+        ends = _read_up_to(self._run, version)
+        settled = {*committed, *(record for record in self.open if not _is_open(record, ends))}
+        for record in settled:
             self._send_missing(record, committed[record])
             wanted = [value for value, _ in committed[record]]
-            for number, (sent, partition) in enumerate(self.open.pop(record, [])):
+            for number, (sent, partition) in enumerate(self.open.get(record, ())):
                 if sent in wanted:
                     wanted.remove(sent)
                 elif sent is not None:
                     self.topic.send(record, number, None, partition)
+        self.topic.flush()  # what follows is not done again
+        self.ends, self._at = ends, at
+        for record in settled:
+            self.open.pop(record, None)
 
     def _send_missing(self, record: Record, messages: list[tuple[str, int]]) -> None:
         sent = [value for value, _ in self.open.get(record, ())]
@@ -270,10 +291,6 @@ class _OpenRows:
             else:
                 self.topic.send(record, len(self.open[record]), value, place)
                 self.open[record].append((value, place))
-
-    def _is_open(self, record: Record) -> bool:
-        topic, partition, offset = record
-        return offset >= self.ends.get(topic, {}).get(str(partition), 0)
 
     def _messages(self, rows: pa.Table) -> Iterator[tuple[Record, str, int]]:
         """Yields the record, the value and the partition of the message for each row."""
@@ -310,11 +327,27 @@ class _OpenRows:
 
     def _add_sent(self, message: Mapping) -> None:
         record, number = self.topic.record_of(message["key"])
-        if not self._is_open(record):
+        if not _is_open(record, self.ends):
             return
         rows, value = self.open[record], message["value"]
         rows += [(None, 0)] * (number + 1 - len(rows))
         rows[number] = (value if value is None else value.decode(), message["partition"])
+
+
+def _is_open(record: Record, ends: Offsets) -> bool:
+    topic, partition, offset = record
+    return offset >= ends.get(topic, {}).get(str(partition), 0)
+
+
+def _settled(run: StreamRun) -> Commit | None:
+    """Returns the table's first commit of its last minute: rows of later ones may not be settled yet."""
+    commits = run.commit_log.by_stream()
+    newest = first = next(commits, None)
+    for commit in commits:
+        if newest is None or newest.at - commit.at > _UNSETTLED:
+            break
+        first = commit
+    return first
 
 
 def _read_by(run: StreamRun, commit: Commit | None) -> Offsets:

@@ -19,7 +19,7 @@ from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.runtime.kafka_address import bootstrap_servers
 from lakehouse.runtime.kafka_options import client_config
 from lakehouse.storage.session import Session
-from lakehouse.stream import queries
+from lakehouse.stream import queries, real_time
 from lakehouse.stream.advance import StepFailed, StepLoop
 from support.sensors_job import awaited
 
@@ -205,3 +205,32 @@ def test_after_a_crash_open_messages_are_read_back_and_settled(pipeline):
         last = {sent[key][-1] for key in ids(n)}
         assert last == ({(n, "a"), (n, "b")} if n in committed else {None}), (n, sent)
     assert all(len(sent[key]) == 1 for key in ids(1)), "what was read back is not sent again"
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+def test_what_a_process_has_committed_and_not_settled_is_settled_by_the_next(pipeline, monkeypatch):
+    pipeline.pay(0, 10, 100)
+    awaited(lambda: pipeline.committed() == [0], "the table has a commit", 120)
+    with monkeypatch.context() as killed:
+        killed.setattr(real_time._OpenRows, "settle", lambda *_: None)
+        killed.setattr(real_time._OpenRows, "has_open", lambda rows, reached: rows.sends)
+        killed.setattr(real_time._OpenRows, "sends", True, raising=False)
+        pipeline.may_write.clear()
+        pipeline.pay(1, 3_700, 100)
+        awaited(lambda: pipeline.loops[0].in_flight is not None, "its step has begun", 60)
+        pipeline.pay(2, 20, 100)
+        awaited(lambda: ids(2)[1] in pipeline.messages(), "it is sent, for it is not late yet", 60)
+        killed.setattr(real_time._OpenRows, "sends", False, raising=False)
+        pipeline.may_write.set()
+        pipeline.pay(3, 3_710, 100)
+        awaited(lambda: pipeline.committed() == [0, 1, 3], "the late one is not committed", 60)
+        pipeline.stop()
+    assert pipeline.messages()[ids(2)[0]][-1] is not None, "nothing is settled yet"
+    assert not pipeline.messages().keys() & {*ids(3)}, "and a row is not sent"
+    pipeline.start()
+    awaited(lambda: pipeline.messages().keys() >= {*ids(3)}, "the missing row is sent", 120)
+    awaited(
+        lambda: all(pipeline.messages()[key][-1] is None for key in ids(2)), "it is retracted", 60
+    )
+    assert all(len(pipeline.messages()[key]) == 1 for key in ids(1))

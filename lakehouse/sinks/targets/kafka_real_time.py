@@ -54,6 +54,16 @@ class RealTimeTopic:
                 f"topic={self._name}: the broker must take each message and did not ({self._error.str()}); they are sent again"
             )
 
+    def flush(self) -> None:
+        """Returns once the broker has all messages. Raises SinkAway if it does not take one."""
+        left = self._producer.flush(_ANSWER)
+        self.check()
+        if left:
+            raise SinkAway(
+                f"topic={self._name}: the broker must take each message within {_ANSWER:.0f} s, and {left} are left; they are "
+                "sent again"
+            )
+
     def record_of(self, key: bytes | None) -> tuple[Record, int]:
         """Returns the record that a message is made of, and the number of its row. Raises SinkError for another's message."""
         try:
