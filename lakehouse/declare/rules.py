@@ -296,7 +296,7 @@ def _check_upserted(catalog: "Catalog", table: Table, driving: Sequence[str]) ->
     if not table.keys:
         raise DeclarationError(
             f"{where}, keys=[]: a {table.kind} table needs a key; name the columns that identify a row, or, for a single row, "
-            "group by a constant: groupBy(F.lit('all').alias('of'))"
+            "group by a constant: groupBy(F.lit('all').alias('of')) and keys=['of']"
         )
     if table.kind.keeps_latest and not catalog.followed_inputs(table):
         raise DeclarationError(
