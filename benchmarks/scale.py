@@ -1,4 +1,4 @@
-"""What a scale costs: measured functions of the product, a line through each, and the first wall at 10, 100 and 1,000 tables.
+"""The costs of a scale: measured functions of the product, a line through each, and the first wall at 10, 100 and 1,000 tables.
 
     python -m benchmarks.scale [--only catalog commands year wide dagster partitions process] [--json FILE]
 

@@ -199,7 +199,7 @@ class _Computation:
             return good(step.arrived(step.ingest(records), watermark, at))
         driving = self._rows(session.catalog.driving(table), records, watermark, at)
         pinned = session.catalog.pinned_inputs(table)
-        versions = {each.name: delta_writer.version(session.path(each)) for each in pinned}
+        versions = {t.name: delta_writer.version(session.path(t)) for t in pinned}
         references = {n: rows.persist() for n, rows in session.references(versions).items()}
         return good(step.derived(Inputs(driving, references), "stream"))
 
@@ -363,7 +363,7 @@ def _read_up_to(run: StreamRun, version: int) -> Offsets:
     table = catalog.driving(run.table)
     while True:
         commits = run.session.commit_log(table).by_stream()
-        commit = next((each for each in commits if each.version < version), None)
+        commit = next((commit for commit in commits if commit.version < version), None)
         if commit is None:
             return {}
         if table.kind.reads_sources:

@@ -128,6 +128,17 @@ def pipeline(served, tmp_path, spark) -> Iterator[Pipeline]:
     awaited(lambda: not {*topics} & kafka_client.topics(settings), "the topics are gone", 60)
 
 
+def hold_with_a_late_payment(pipeline: Pipeline) -> None:
+    """Holds the step of payment 1, which closes the hour of payment 2. That one is sent, because it is not late yet."""
+    pipeline.pay(0, 10, 100)
+    awaited(lambda: pipeline.committed() == [0], "the table has a commit", 120)
+    pipeline.may_write.clear()
+    pipeline.pay(1, 3_700, 100)
+    awaited(lambda: pipeline.loops[0].in_flight is not None, "its step has begun", 60)
+    pipeline.pay(2, 20, 100)
+    awaited(lambda: ids(2)[1] in pipeline.messages(), "it is sent early", 60)
+
+
 def ids(offset: int) -> tuple[str, str]:
     return f"real-payments-0-{offset}-0", f"real-payments-0-{offset}-1"
 
@@ -161,14 +172,7 @@ def test_rows_are_sent_before_their_commit_and_settled_by_it(pipeline):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_a_row_that_is_late_after_all_is_retracted(pipeline):
-    pipeline.pay(0, 10, 100)
-    awaited(lambda: pipeline.committed() == [0], "the table has a commit", 120)
-    pipeline.may_write.clear()
-    pipeline.pay(1, 3_700, 100)  # once its step goes on, the hour before is closed
-    ingest = pipeline.loops[0]
-    awaited(lambda: ingest.in_flight is not None, "its step has begun", 60)
-    pipeline.pay(2, 20, 100)
-    awaited(lambda: ids(2)[1] in pipeline.messages(), "it is sent, for it is not late yet", 60)
+    hold_with_a_late_payment(pipeline)
     pipeline.may_write.set()
     awaited(lambda: pipeline.committed() == [0, 1], "only the one in time is committed", 60)
     awaited(
@@ -181,13 +185,7 @@ def test_a_row_that_is_late_after_all_is_retracted(pipeline):
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_after_a_crash_open_messages_are_read_back_and_settled(pipeline):
-    pipeline.pay(0, 10, 100)
-    awaited(lambda: pipeline.committed() == [0], "the table has a commit", 120)
-    pipeline.may_write.clear()
-    pipeline.pay(1, 3_700, 100)
-    awaited(lambda: pipeline.loops[0].in_flight is not None, "its step has begun", 60)
-    pipeline.pay(2, 20, 100)
-    awaited(lambda: ids(2)[1] in pipeline.messages(), "both are sent early", 60)
+    hold_with_a_late_payment(pipeline)
     pipeline.crashes = True
     pipeline.may_write.set()
     with pytest.raises(StepFailed, match="a crash"):
@@ -200,27 +198,26 @@ def test_after_a_crash_open_messages_are_read_back_and_settled(pipeline):
     awaited(lambda: 1 in pipeline.committed(), "the rows are committed by the next query", 120)
     pipeline.pay(3, 3_710, 100)
     awaited(lambda: 3 in pipeline.committed(), "and later ones", 60)
-    sent, committed = pipeline.messages(), pipeline.committed()
-    for n in (1, 2, 3):
-        last = {sent[key][-1] for key in ids(n)}
-        assert last == ({(n, "a"), (n, "b")} if n in committed else {None}), (n, sent)
+    committed = pipeline.committed()
+    wanted = {n: {(n, "a"), (n, "b")} if n in committed else {None} for n in (1, 2, 3)}
+
+    def newest() -> dict[int, set]:
+        sent = pipeline.messages()
+        return {n: {sent[key][-1] for key in ids(n) if key in sent} for n in wanted}
+
+    awaited(lambda: newest() == wanted, "messages are as the table", 60)
+    sent = pipeline.messages()
     assert all(len(sent[key]) == 1 for key in ids(1)), "what was read back is not sent again"
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 def test_what_a_process_has_committed_and_not_settled_is_settled_by_the_next(pipeline, monkeypatch):
-    pipeline.pay(0, 10, 100)
-    awaited(lambda: pipeline.committed() == [0], "the table has a commit", 120)
     with monkeypatch.context() as killed:
         killed.setattr(real_time._OpenRows, "settle", lambda *_: None)
         killed.setattr(real_time._OpenRows, "has_open", lambda rows, reached: rows.sends)
         killed.setattr(real_time._OpenRows, "sends", True, raising=False)
-        pipeline.may_write.clear()
-        pipeline.pay(1, 3_700, 100)
-        awaited(lambda: pipeline.loops[0].in_flight is not None, "its step has begun", 60)
-        pipeline.pay(2, 20, 100)
-        awaited(lambda: ids(2)[1] in pipeline.messages(), "it is sent, for it is not late yet", 60)
+        hold_with_a_late_payment(pipeline)
         killed.setattr(real_time._OpenRows, "sends", False, raising=False)
         pipeline.may_write.set()
         pipeline.pay(3, 3_710, 100)

@@ -228,7 +228,7 @@ def _is_checkpoint_due(state: LogState, version: int) -> bool:
     last = state.checkpoint
     if last < 0 or version - last >= interval * _RAREST:
         return True
-    since = (delta_log.commit_file(state.path, each) for each in range(last + 1, version + 1))
+    since = (delta_log.commit_file(state.path, number) for number in range(last + 1, version + 1))
     try:
         whole = delta_log.checkpoint_file(state.path, last).stat().st_size
         return sum(file.stat().st_size for file in since) >= whole * _OUTWEIGHED

@@ -164,8 +164,8 @@ def modified(path: Path) -> float | None:
 
     None if it is not there.
     """
-    found = status(path)
-    return found and found.st_mtime
+    now = status(path)
+    return now and now.st_mtime
 
 
 def status(path: Path | str) -> os.stat_result | None:

@@ -211,7 +211,7 @@ def _lines(note: Path) -> Iterator[tuple[int, Any]]:
 
 
 def damaged(register: Register, what: str) -> CommitError:
-    """That the register cannot be gone on with."""
+    """Returns the error of a register that no reader can use any more."""
     return CommitError(
         f"table={register.table}, file={register.note}: it numbers the records that the table has read, and {what}; put it "
         "back, from a savepoint for example, or read the files by an ingest table of another name"

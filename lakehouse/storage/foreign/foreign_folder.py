@@ -56,11 +56,11 @@ class FolderFiles(ForeignFiles):
 
     def follow_renames(self) -> bool:
         sizes, moved = {known.size for known in self.register.files}, False
-        for each in foreign_files.listed(self.path, self._source.pattern):
-            if each.size not in sizes or self.register.of_path(each.path) is not None:
+        for file in foreign_files.listed(self.path, self._source.pattern):
+            if file.size not in sizes or self.register.of_path(file.path) is not None:
                 continue
             try:
-                new = _measured(self._source, each)
+                new = _measured(self._source, file)
             except Unfit:  # the feed says so
                 continue
             if new is not None and (old := _renamed(self.path, self.register, new)):

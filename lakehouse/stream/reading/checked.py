@@ -44,7 +44,7 @@ class Checked:
 
 
 class SourceCheck(ABC, Generic[R]):
-    """What commands ask of one ingest table's sources, beside its stream; its own reader reads nothing for a step."""
+    """The questions of commands about one ingest table's sources, beside its stream. Its own reader reads nothing for a step."""
 
     def __init__(self, reader: R) -> None:
         self.reader, self.settings, self.table = reader, reader.settings, reader.table

@@ -111,9 +111,9 @@ class Reader(ABC):
     looks: Looks
     """The times at which the source is asked what it has, though nothing says that there is more."""
     refused = ""
-    """What a query up to the present has to leave, once it has read the rest."""
+    """The text of what a query up to the present cannot read. It fails with it once it has read the rest."""
     trouble = ""
-    """What is there and cannot be read as it is, while the rest is read."""
+    """The text of what cannot be read as it is, while the rest is read."""
     remark: str | None = None
     """A remark on the source, while its rows are read; None if the source never makes one."""
     query: Query

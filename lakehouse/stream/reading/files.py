@@ -190,7 +190,7 @@ class FileCheck(SourceCheck[Files]):
         read = {PARTITION: last.inputs.get(self.reader.address, {}).get(PARTITION, 0)}
         gaps = offsets.known(self.settings, self.table).gaps_of(self.reader.address)
         for p, end, own in partitions_of(self.settings, self.table, self.reader.address, read):
-            there = [np.arange(*each) for each in offsets.outside(gaps, 0, end)]
+            there = [np.arange(*span) for span in offsets.outside(gaps, 0, end)]
             if is_history_read(self.reader.source, last):
                 more = list(filter(None, [self.reader.files.look()]))
             else:

@@ -100,8 +100,8 @@ class History(Reader):
             if offset_ranges.between(begin, offset_ranges.part(end, each.sources))
         ]
         read: dict[str, DataFrame | pa.Table] = {}
-        for each in some or [self.topic]:
-            read |= each.reread(session, begin, end, at)
+        for reader in some or [self.topic]:
+            read |= reader.reread(session, begin, end, at)
         return read
 
     def present(self) -> Present:

@@ -163,8 +163,8 @@ class OwnSourceCheck(SourceCheck[OwnSource]):
             return Broker("", reader.begins(ends), ends)
 
     def lost(self, last: Commit | None) -> list[Gap]:
-        found = {self.reader.address: self._described()}
-        return offsets.lost(self.settings, self.table, found, last) if last else []
+        described = {self.reader.address: self._described()}
+        return offsets.lost(self.settings, self.table, described, last) if last else []
 
     def unreadable(self, session: Session) -> list[str]:
         try:

@@ -175,11 +175,10 @@ class TopicCheck(SourceCheck[Topics]):
 
     def found(self) -> dict[str, offsets.Broker]:
         """Returns the broker's description of the topics. Raises TopicError for a topic that is not the one read."""
-        found = offsets.on_broker(kafka_topics.admin(self.settings), self.reader.topics)
-        offsets.check_ids(
-            self.settings, self.table, {topic: each.id for topic, each in found.items()}
-        )
-        return found
+        topics = offsets.on_broker(kafka_topics.admin(self.settings), self.reader.topics)
+        ids = {name: topic.id for name, topic in topics.items()}
+        offsets.check_ids(self.settings, self.table, ids)
+        return topics
 
     def verify(self, last: Commit) -> Iterator[Checked]:
         on_broker = self.found()
@@ -201,10 +200,10 @@ class TopicCheck(SourceCheck[Topics]):
             yield from checked
 
     def unreadable(self, session: Session) -> list[str]:
-        of_registry = [each for each in self.reader.declared.values() if each.of_registry]
+        topics = [topic for topic in self.reader.declared.values() if topic.of_registry]
         try:
-            said = (schemas.refusal(session, self.table, each) for each in of_registry)
-            return list(filter(None, said))
+            refusals = (schemas.refusal(session, self.table, topic) for topic in topics)
+            return list(filter(None, refusals))
         except SettingsError as err:
             return [str(err)]
 
