@@ -97,7 +97,7 @@ function lag(t) {
   const up = t.inherited;
   return div("", t.unread === null ? "–" : t.unread ? `${number(t.unread)} ${t.unit}` : "0",
     t.behind && div("", since(t.behind, "unread for ")),
-    up && div("dim", `from ${up.table}: `, up.unread && `${number(up.unread)} ${up.unit} `, since(up.behind, "unread for ")));
+    up && div("dim", `from ${up.table}: `, up.unread ? `${number(up.unread)} ${up.unit} ` : "", since(up.behind, "unread for ")));
 }
 
 function lane(t) {
