@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from lakehouse.declare import catalog
 from lakehouse.declare.table import Table
 from lakehouse.errors import LakehouseError
+from lakehouse.object_paths import to_path
 from lakehouse.settings import Settings, from_environment, overridden, values_of
 from lakehouse.storage.lakehouse import Lakehouse
 
@@ -83,7 +84,7 @@ class LakehouseResource(dg.ConfigurableResource):
     @property
     def settings(self) -> Settings:
         base = overridden(from_environment(required=False), self.own)
-        return replace(base, root=Path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
+        return replace(base, root=to_path(self.root), tables=tuple(self.tables), jars=Path(self.jars))
 
     @property
     def catalog(self) -> catalog.Catalog:

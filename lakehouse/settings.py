@@ -7,6 +7,7 @@ Each field of `Settings` is read from `LAKEHOUSE_<FIELD>`, one of a pipeline or 
 # pydantic-settings would read the same file and variables. Its import alone takes 0.2 s of CPU,
 # where `lakehouse --help` takes 0.5 in all and this module with `settings_values` 0.07.
 
+import hashlib
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from lakehouse import addresses, settings_values
 from lakehouse.durations import duration
 from lakehouse.errors import DeclarationError, SettingsError
 from lakehouse.freshness import Freshness, freshness
+from lakehouse.object_paths import ObjectPath, to_path
 from lakehouse.settings_values import Repair, Resources, check_local
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,8 @@ class Settings:
 
     # tables, checkpoints, log tables, job status, broker data
     root: Path = Path(settings_values.ROOT)
+    # of a root in an object store: the folder of what is of this host alone, such as logs and caches
+    local: Path = Path("~/.local/state/unified-lakehouse")
     tables: tuple[str, ...] = EXAMPLES  # modules of declarations
     # folders in which modules are looked for, besides Python's own
     module_path: tuple[Path, ...] = ()
@@ -124,7 +128,7 @@ class Settings:
     since: str = "2026-01-01"
 
     def __post_init__(self) -> None:
-        for name in ("root", "jars"):
+        for name in ("local", "jars"):
             check_local(name, str(getattr(self, name)))
         self._check_times()
         self._check_notifications()
@@ -196,6 +200,14 @@ class Settings:
     def first_day(self) -> datetime:
         """Returns the instant at which `since` begins."""
         return datetime.fromisoformat(self.since).replace(tzinfo=UTC)
+
+    @property
+    def own_folder(self) -> Path:
+        """Returns the folder of what is of this host alone: the root, or one of its own if that is in an object store."""
+        if not isinstance(self.root, ObjectPath):
+            return self.root
+        name = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        return self.local.expanduser() / f"{self.root.bucket}-{name}"
 
     def freshness_of(self, pipeline: str) -> Freshness:
         """Returns the freshness of a pipeline; raises SettingsError."""
@@ -348,7 +360,8 @@ def _typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TYPES: dict[str, Callable[[Any], object]] = {
-    "root": Path,
+    "root": to_path,
+    "local": Path,
     "jars": Path,
     "tables": tuple,
     "module_path": lambda value: tuple(map(Path, value)),
@@ -361,8 +374,10 @@ _TYPES: dict[str, Callable[[Any], object]] = {
 
 def _absolute(settings: Settings) -> Settings:
     # a detached job and the Dagster daemon have working directories of their own
-    root, jars = (path.expanduser().resolve() for path in (settings.root, settings.jars))
-    return replace(settings, root=root, jars=jars)
+    folders = {name: getattr(settings, name) for name in ("root", "local", "jars")}
+    return replace(
+        settings, **{name: path.expanduser().resolve() for name, path in folders.items()}
+    )
 
 
 def variable(name: str) -> str | None:

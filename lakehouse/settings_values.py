@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import SettingsError
+from lakehouse.object_paths import to_path
 
 NAME = "lakehouse.toml"
 ROOT = ".lakehouse"  # beside the file, if there is one, else in the current folder
@@ -151,8 +152,8 @@ def check_local(name: str, text: str) -> None:
     """Raises SettingsError for an address such as `s3a://bucket`."""
     if _SCHEME.match(text):
         raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted; object stores are not supported yet. Set "
-            f"{PREFIX}{name.upper()} to a folder"
+            f"{name}={text!r}: a folder, of this machine or mounted, because programs here read its files; set "
+            f"{PREFIX}{name.upper()} to one"
         )
 
 
@@ -246,6 +247,11 @@ def _path(place: Place, text: str) -> str:
     return str((place.folder / Path(text).expanduser()).resolve())
 
 
+def _root(place: Place, name: str, value: object) -> str:
+    text = _text(place, name, value)
+    return str(to_path(text)) if "://" in text else _folder(place, name, value)
+
+
 def _folder(place: Place, name: str, value: object) -> str:
     text = _text(place, name, value)
     check_local(name, text)
@@ -296,7 +302,8 @@ def _named(types: Mapping[str, Any], place: Place, name: str, value: object) -> 
 
 Reader = Callable[[Place, str, Any], Any]
 _READERS: dict[str, Reader] = {
-    "root": _folder,
+    "root": _root,
+    "local": _folder,
     "jars": _folder,
     "tables": partial(_list, ","),
     "module_path": _folders,

@@ -12,8 +12,9 @@ import zipfile
 from pathlib import Path
 
 from lakehouse.errors import JarsError
+from lakehouse.runtime import jars
 from lakehouse.runtime.jars import OWN
-from lakehouse.settings import java
+from lakehouse.settings import from_environment, java
 
 SOURCES = OWN.with_name("java")
 _SUM = "META-INF/sources.sha256"
@@ -55,7 +56,8 @@ def make(to: Path = OWN) -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         command = [javac, "--release", _RELEASE, "-nowarn", "-proc:none", "-d", folder]
-        command += ["-cp", str(Path(pyspark.__file__).parent / "jars" / "*")]
+        ours = map(str, jars.resolve(from_environment(required=False).jars).spark)
+        command += ["-cp", ":".join([str(Path(pyspark.__file__).parent / "jars" / "*"), *ours])]
         command += map(str, sorted(SOURCES.glob("*.java")))
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:

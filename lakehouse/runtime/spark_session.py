@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime import cds_archive, jars, quiet_daemon
+from lakehouse.runtime import cds_archive, jars, object_store, quiet_daemon
 from lakehouse.runtime.prepared_plans import is_in_one_process
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
@@ -69,7 +69,8 @@ def create(settings: Settings, name: str, *, ui: bool = False) -> SparkSession:
 
 
 def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
-    paths = [*map(str, jars.resolve(settings.jars).spark), str(jars.OWN)]
+    more = object_store.jars_of(settings)
+    paths = [*map(str, (*jars.resolve(settings.jars).spark, *more)), str(jars.OWN)]
     in_one_process = is_in_one_process(settings.spark_master)
     chosen: dict[str, object] = {
         # Spark reads `spark.jars` with a class loader of its own, whose classes no archive holds
@@ -134,6 +135,7 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }
+    chosen |= object_store.properties(settings)
     if settings.module_path:
         path = os.pathsep.join(map(str, settings.module_path))
         chosen["spark.executorEnv.PYTHONPATH"] = path

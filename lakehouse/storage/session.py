@@ -15,6 +15,7 @@ from lakehouse.ranges import Range
 from lakehouse.storage.delta import delta_log, write_cache
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.disk.layout import Side
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.keyed import event_time_index
 from lakehouse.storage.lakehouse import Lakehouse, gone
 
@@ -34,7 +35,7 @@ class Session(Lakehouse):
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
-        return reader.load(str(self.path(table, side)))
+        return reader.load(for_spark(self.path(table, side)))
 
     def spanning(
         self,
@@ -144,7 +145,9 @@ class Session(Lakehouse):
         if not files:
             return self.spark.createDataFrame([], schema)
         return (
-            self.spark.read.schema(schema).option("basePath", str(path)).parquet(*map(str, files))
+            self.spark.read.schema(schema)
+            .option("basePath", for_spark(path))
+            .parquet(*map(for_spark, files))
         )
 
     def references(self, versions: dict[str, int]) -> dict[str, DataFrame]:

@@ -94,7 +94,7 @@ class StreamRun:
         keyed or versioned table reads its whole ingest table, first as it is.
         """
         session = self.session
-        path = str(session.path(session.catalog.table(self.plan.driving)))
+        path = session.path(session.catalog.table(self.plan.driving))
         if self.table.kind.is_upserted:
             return delta_stream.whole_table_stream(session.spark, path)
         return delta_stream.table_stream(session.spark, session.settings, path, self.since).where(

@@ -16,6 +16,7 @@ from lakehouse import ranges
 from lakehouse.declare.table import Table
 from lakehouse.durations import spark_interval
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.position import declared_state, table_state
 from lakehouse.storage.position.reference_versions import SEEN
@@ -90,7 +91,7 @@ def start(
     stream, batches = _window(run) if table.kind.is_windowed else keyed.state(run)
     session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", table.name)
     writer = stream.writeStream.queryName(table.name).option(
-        "checkpointLocation", str(run.checkpoint)
+        "checkpointLocation", for_spark(run.checkpoint)
     )
     trigger = (
         {"availableNow": True}

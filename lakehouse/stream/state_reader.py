@@ -16,6 +16,7 @@ from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.storage.delta.digest import EMPTY, Digest, digest
 from lakehouse.storage.delta.row_keys import KEY
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.position import checkpoint_files, checkpoints
 from lakehouse.storage.session import Session
 from lakehouse.stream.strategy import strategy
@@ -41,7 +42,7 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
             "there is none"
         )
     session.spark.streams.active  # noqa: B018 - the reader needs what this starts
-    store = session.spark.read.format("statestore").load(str(checkpoint))
+    store = session.spark.read.format("statestore").load(for_spark(checkpoint))
     columns = [*_columns(store, "key"), *_columns(store, "value")]
     rows = store.select(*(column.alias(name) for name, column in _unique_names(columns)))
     return _of_key(table, rows, [name for name, _ in _columns(store, "key")], key)
@@ -50,14 +51,14 @@ def state(session: Session, table: Table, key: Mapping[str, str] | None = None) 
 def checksum(spark: SparkSession, checkpoint: Path) -> Digest:
     """Returns the checksum of all that Spark keeps in a checkpoint after its last micro-batch, in whatever partitions."""
     spark.streams.active  # noqa: B018 - the reader needs what this starts
-    stores = spark.read.format("state-metadata").load(str(checkpoint))
+    stores = spark.read.format("state-metadata").load(for_spark(checkpoint))
     held = EMPTY
     for each in stores.select("operatorId", "stateStoreName").distinct().collect():
         store = (
             spark.read.format("statestore")
             .option("operatorId", each["operatorId"])
             .option("storeName", each["stateStoreName"])
-            .load(str(checkpoint))
+            .load(for_spark(checkpoint))
         )
         columns = [*_columns(store, "key"), *_columns(store, "value")]
         held += digest(

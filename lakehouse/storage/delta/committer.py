@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lakehouse.errors import CommitError
+from lakehouse.object_paths import ObjectPath
 from lakehouse.storage.delta import delta_log, log_state
 from lakehouse.storage.delta.log_state import LogState
 
@@ -134,7 +135,7 @@ def new_file(path: Path, name: str, stats: Mapping, partition: Mapping | None = 
     return {
         "path": quote(name, safe="/="),
         "partitionValues": partition or {},
-        "size": os.stat(path / name).st_size,
+        "size": (path / name).stat().st_size,
         "modificationTime": now(),
         "dataChange": True,
         "stats": json.dumps(stats),
@@ -206,9 +207,12 @@ def _check_removals(state: LogState, actions: Sequence[Mapping]) -> None:
 def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     """Writes the commit if that version is not there yet: whole or not at all."""
     file = delta_log.commit_file(path, version)
+    content = "\n".join(json.dumps(action) for action in actions) + "\n"
+    if isinstance(file, ObjectPath):
+        return file.create(content.encode()) is not None
     beside = file.with_name(f".{version:020}.{uuid.uuid4()}.tmp")
     try:
-        beside.write_text("\n".join(json.dumps(action) for action in actions) + "\n")
+        beside.write_text(content)
         os.link(beside, file)
     except OSError as err:
         # a mounted disk may make the link, and lose the answer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lakehouse.declare.columns import PARTITION
+from lakehouse.object_paths import ObjectPath, Stat
 from lakehouse.paths import relative, within
 from lakehouse.ranges import BEGINNING, OPEN_END, Range
 
@@ -66,9 +67,12 @@ def commit_file(path: Path, version: int) -> Path:
 
 def exists(path: Path) -> bool:
     """Returns True if a table is there: a log with a commit in it."""
+    log = folder(path)
+    if isinstance(log, ObjectPath):
+        return log.is_dir()
     try:
         # not by the whole list: of a long log it takes twenty times as long, and each command asks often
-        with os.scandir(folder(path)) as entries:
+        with os.scandir(log) as entries:
             return any(entry.name[20:] == ".json" for entry in entries)
     except (FileNotFoundError, NotADirectoryError):
         return False
@@ -148,7 +152,7 @@ def data_file(path: Path, file: Mapping) -> Path:
 def commit_info(path: Path, version: int) -> dict | None:
     """Returns the `commitInfo` of a version; None if the log does not have it. The rest of the commit is not read."""
     try:
-        with commit_file(path, version).open() as log:
+        with commit_file(path, version).open("rb") as log:
             infos = (json.loads(line).get("commitInfo") for line in log)
             return next(filter(None, infos), {})
     except FileNotFoundError:
@@ -191,9 +195,10 @@ def made(path: Path) -> tuple[str, datetime] | None:
 def stamp(path: Path, version: int) -> str:
     """The identity of the commit of a version; empty if the log does not have it."""
     try:
-        return f"{version} {commit_file(path, version).stat().st_mtime_ns}"
+        stat = commit_file(path, version).stat()
     except FileNotFoundError:
         return ""
+    return f"{version} {stat.version if isinstance(stat, Stat) else stat.st_mtime_ns}"
 
 
 def files(
@@ -231,15 +236,15 @@ def lost(path: Path, found: Iterable[dict]) -> list[dict]:
         folder, _, last = name.rpartition("/")
         if folder not in listed:
             listed[folder] = frozenset(_listed(path / folder))
-        if last not in listed[folder] and not _is_there(f"{path}/{name}"):
+        if last not in listed[folder] and not _is_there(path / name):
             gone.append(file)
     return gone
 
 
-def _is_there(path: str) -> bool:
+def _is_there(path: Path) -> bool:
     """Returns True for a file on disk. Raises OSError if that cannot be seen: `os.path.exists` takes such a file for lost."""
     try:
-        os.stat(path)
+        path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -247,7 +252,7 @@ def _is_there(path: str) -> bool:
 
 def missing(files: Iterable[Path]) -> list[Path]:
     """Returns the files that are not on disk."""
-    return [file for file in files if not _is_there(str(file))]
+    return [file for file in files if not _is_there(file)]
 
 
 def schema_of(table: "DeltaTable") -> "StructType":
@@ -307,7 +312,11 @@ def _commits(path: Path) -> list[str]:
 def _listed(folder: Path) -> list[str]:
     """Returns the names in the folder; none if it is not there."""
     try:
-        return os.listdir(folder)
+        return (
+            [path.name for path in folder.iterdir()]
+            if isinstance(folder, ObjectPath)
+            else os.listdir(folder)
+        )
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.objects import dataset
 
 if TYPE_CHECKING:
     import pyarrow
@@ -22,9 +23,7 @@ def fields(path: Path) -> list[dict[str, Any]]:
 
 def rows_of(files: Sequence[Path]) -> "pyarrow.dataset.Dataset":
     """Returns the rows of some of a table's files, without their partition."""
-    import pyarrow.dataset as ds
-
-    return ds.dataset([str(file) for file in files], format="parquet")
+    return dataset(files)
 
 
 def write_parquet(rows: "pyarrow.Table", output: BinaryIO) -> None:

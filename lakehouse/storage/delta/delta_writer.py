@@ -14,6 +14,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log, log_state, small_commits, small_files
 from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.keyed import keyed_files
 
 # what is noted with a commit; a function is called once the rows are written
@@ -169,7 +170,7 @@ def _writer(spark: SparkSession, path: Path):
 
 def _delta_log(spark: SparkSession, path: Path):
     log = _jvm(spark, "org.apache.spark.sql.delta.DeltaLog")
-    return log.forTable(spark._jsparkSession, str(path))
+    return log.forTable(spark._jsparkSession, for_spark(path))
 
 
 def _jvm(spark: SparkSession, name: str) -> Any:
@@ -249,7 +250,7 @@ def _marked(path: Path, app: str, batch: int) -> int | None:
         commit = delta_log.commit_file(path, version)
         if not commit.exists():
             break
-        with commit.open() as log:
-            if mark in log.readline():  # commitInfo comes first
+        with commit.open("rb") as log:
+            if mark.encode() in log.readline():  # commitInfo comes first
                 return version
     return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.disk.objects import source
 
 _OF_FILES = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
 
@@ -166,7 +167,7 @@ def _take_checkpoint(state: LogState, version: int) -> None:
     import pyarrow.parquet as pq
 
     columns = ["txn", "metaData", "protocol", *(["add"] if state.of_files else [])]
-    rows = pq.read_table(delta_log.checkpoint_file(state.path, version), columns=columns)
+    rows = pq.read_table(source(delta_log.checkpoint_file(state.path, version)), columns=columns)
     actions = {name: filter(None, rows[name].to_pylist()) for name in columns}
     # a reader may give each row a struct of nulls
     state.files = {add["path"]: _kept(add) for add in actions.get("add", ()) if add["path"]}

@@ -24,6 +24,7 @@ from lakehouse.storage.delta import committer, delta_log, log_state, write_cache
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.disk.files import link
+from lakehouse.storage.disk.objects import written_whole
 
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
@@ -188,9 +189,10 @@ def _written(
     (path / folder).mkdir(exist_ok=True)
     name = folder + committer.new_name()
     file = path / name
-    pq.write_table(
-        rows, file, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
-    )
+    with written_whole(file) as sink:
+        pq.write_table(
+            rows, sink, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
+        )
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     partition = {} if key == "" else {PARTITION: key}
     return committer.new_file(path, name, _statistics(rows, searched), partition)

@@ -20,6 +20,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import committer, delta_log, small_commits, write_cache
 from lakehouse.storage.delta.log_state import LogState
+from lakehouse.storage.disk.objects import source
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def _rows(path: Path, partition: str | None, file: Mapping) -> pa.Table:
     place = delta_log.data_file(path, file)
     if (kept := write_cache.rows_of([place])) is not None:
         return kept
-    rows = pq.ParquetFile(place).read()
+    rows = pq.ParquetFile(source(place)).read()
     return (
         rows
         if partition == ""

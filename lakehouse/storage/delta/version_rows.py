@@ -14,6 +14,7 @@ from pyroaring import BitMap
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import CommitError
 from lakehouse.storage.delta import deletion_vectors, delta_log, log_state
+from lakehouse.storage.disk.objects import source
 
 # the columns of each table as they were read last, and the stamp of that version: opening a log costs 7 to 30 ms
 _known: dict[Path, tuple[str, pa.Schema]] = {}
@@ -99,7 +100,7 @@ def _rows(path: Path, file: Mapping, schema: pa.Schema, marked: BitMap) -> pa.Ta
 
 def _read(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
     try:
-        stored = pq.ParquetFile(delta_log.data_file(path, file))
+        stored = pq.ParquetFile(source(delta_log.data_file(path, file)))
     except FileNotFoundError as err:
         raise CommitError(
             f"table={path.name}, file={file['path']}: the rows of an old version are in it, and it is not on disk any more"

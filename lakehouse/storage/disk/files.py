@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from lakehouse.object_paths import ObjectPath, Stat
+from lakehouse.storage.disk import objects
 from lakehouse.storage.disk.typed_values import checked, typed
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,9 @@ _UNREADABLE = ".unreadable-"  # in the name of a file that was moved aside; then
 
 def append_line(path: Path, text: str) -> None:
     """Adds the line, or lines, and has them on disk when it returns. Raises OSError if they are not there whole."""
+    if isinstance(path, ObjectPath):
+        objects.append(path, text.encode() + b"\n")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
@@ -73,6 +78,9 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_bytes(path: Path, content: bytes) -> None:
     """Writes the file in one step: a reader sees the one before or this one, after a crash of the machine, too."""
+    if isinstance(path, ObjectPath):
+        path.write_bytes(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     # two hosts may have one root, so a process id alone would not be a name of its own
     beside = path.with_suffix(f".{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -131,7 +139,7 @@ def exists(path: Path) -> bool:
 
 def readable(folder: Path) -> bool:
     """Returns True if a folder is there, and can be listed."""
-    return os.access(folder, os.R_OK | os.X_OK)
+    return isinstance(folder, ObjectPath) or os.access(folder, os.R_OK | os.X_OK)
 
 
 def remove(path: Path) -> None:
@@ -141,6 +149,9 @@ def remove(path: Path) -> None:
 
 def link(path: Path, to: Path) -> None:
     """A second name for a file that never changes."""
+    if isinstance(path, ObjectPath) and isinstance(to, ObjectPath):
+        path.copy_to(to)
+        return
     try:
         os.link(path, to)
     except OSError as err:
@@ -149,8 +160,19 @@ def link(path: Path, to: Path) -> None:
         shutil.copyfile(path, to)  # another disk, or one without links
 
 
+def rename(path: Path, to: Path) -> None:
+    """Gives a file another name. In an object store it has both for a moment. Raises FileNotFoundError."""
+    if isinstance(path, ObjectPath) and isinstance(to, ObjectPath):
+        path.copy_to(to)
+        path.unlink(missing_ok=True)
+        return
+    path.rename(to)
+
+
 def touch(path: Path) -> bool:
     """Has the file written just now; whether it was there. If not, it is made."""
+    if isinstance(path, ObjectPath):
+        return objects.touch(path)
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -168,8 +190,10 @@ def modified(path: Path) -> float | None:
     return now and now.st_mtime
 
 
-def status(path: Path | str) -> os.stat_result | None:
+def status(path: Path | str) -> os.stat_result | Stat | None:
     """Returns what the file system has on a file or a folder; None if it is not there."""
+    if isinstance(path, ObjectPath):
+        return path.stat() if path.exists() else None
     try:
         # opened, since a network file system may answer a mere look from its cache
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -186,6 +210,10 @@ def file_system_now(folder: Path) -> float:
 
     Who cannot write there starts nothing there either: the clock of this host will do.
     """
+    if isinstance(folder, ObjectPath):
+        with suppress(OSError):
+            return objects.now(folder)
+        return time.time()
     path = folder / f".clock-{uuid.uuid4().hex}"
     try:
         path.touch()
@@ -243,12 +271,12 @@ def set_aside(path: Path, given: bytes | None = None) -> str:
     """
     beside = aside_name(path)
     try:
-        path.rename(beside)
+        rename(path, beside)
         if given is not None and beside.read_bytes() != given:  # replaced by a sound one in between
             if path.exists():
                 beside.unlink()
             else:
-                beside.rename(path)
+                rename(beside, path)
             return ""
     except FileNotFoundError:
         return ""

@@ -1,5 +1,8 @@
 """Where everything lies below the root. No other module knows.
 
+With a root in an object store, what is of one host alone lies below `Settings.own_folder` instead: commit caches, the
+files of jobs but for `epoch.json` and `lease`, notifications, broker, Spark's catalog, what a demo starts.
+
 <root>/<layer>/<table>                  a Delta table, partitioned by hour or day of event time
 <root>/<layer>/<table>__quarantine      its quarantined rows, with their reason
 <root>/<layer>/<table>__early           its early results
@@ -104,8 +107,13 @@ def commit_logs(settings: Settings) -> Path:
     return settings.root / "_commit_log"
 
 
+def commit_caches(settings: Settings) -> Path:
+    """The folder of the commit logs, which are caches."""
+    return settings.own_folder / "_commit_log"
+
+
 def commit_log(settings: Settings, table: Table) -> Path:
-    return below(commit_logs(settings), f"{table.name}.jsonl")
+    return below(commit_caches(settings), f"{table.name}.jsonl")
 
 
 def known(settings: Settings) -> list[str]:
@@ -118,7 +126,8 @@ def known(settings: Settings) -> list[str]:
 
 def note(settings: Settings, table: Table, name: Note) -> Path:
     """A file beside the table's commit log."""
-    return below(commit_logs(settings), f"{table.name}.{name}")
+    folder = commit_caches(settings) if name == "content.json" else commit_logs(settings)
+    return below(folder, f"{table.name}.{name}")
 
 
 def log_table(settings: Settings, name: LogTable) -> Path:
@@ -140,10 +149,12 @@ def query_checkpoints(settings: Settings, query: str) -> Path:
 
 
 def job_folder(settings: Settings, pipeline: str) -> Path:
-    return below(settings.root / "_jobs", pipeline)
+    return below(settings.own_folder / "_jobs", pipeline)
 
 
 def job_file(settings: Settings, pipeline: str, name: JobFile) -> Path:
+    if name in ("epoch.json", "lease"):  # by which hosts know of each other
+        return below(settings.root / "_jobs", pipeline, name)
     return below(job_folder(settings, pipeline), name)
 
 
@@ -153,7 +164,7 @@ def failure_text(settings: Settings, pipeline: str, table: str) -> Path:
 
 
 def notification_file(settings: Settings, name: Literal["sent.json", "sender"]) -> Path:
-    return below(settings.root / "_notifications", name)
+    return below(settings.own_folder / "_notifications", name)
 
 
 def publish_lock(settings: Settings, table: Table) -> Path:
@@ -246,16 +257,16 @@ def lineage(settings: Settings) -> Path:
 
 
 def broker(settings: Settings) -> Path:
-    return settings.root / "_broker"
+    return settings.own_folder / "_broker"
 
 
 def warehouse(settings: Settings) -> Path:
-    return settings.root / "_warehouse"
+    return settings.own_folder / "_warehouse"
 
 
 def demo_logs(settings: Settings) -> Path:
-    return settings.root / "_demo"
+    return settings.own_folder / "_demo"
 
 
 def dagster_home(settings: Settings) -> Path:
-    return settings.root / "_dagster"
+    return settings.own_folder / "_dagster"

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
+from lakehouse.object_paths import ObjectPath
+from lakehouse.storage.disk import objects
+
 READ_ONLY = (
     errno.EACCES,
     errno.EPERM,
@@ -37,6 +40,13 @@ def alone(
     `wait`: the seconds to wait, by default without limit. `note`: what others read of this process (`holder`).
     Raises Locked if another process has it for longer, or the error that `refusal` makes of that process's note.
     """
+    if isinstance(path, ObjectPath):
+        lock = objects.Lock(path, note)
+        try:
+            lock.take(wait)
+        except BlockingIOError as err:
+            raise (refusal(str(err)) if refusal else Locked(path, str(err))) from err
+        return lock
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
     try:
@@ -74,6 +84,8 @@ def alone_if_allowed(path: Path) -> AbstractContextManager[object]:
 
 def holder(path: Path) -> str:
     """Returns what the process that has the lock noted; empty if none has it."""
+    if isinstance(path, ObjectPath):
+        return objects.holder(path)
     try:
         file = path.open()
     except FileNotFoundError:

@@ -8,20 +8,22 @@ from lakehouse.settings import Settings
 
 
 def nearest(settings: Settings) -> Path:
-    """Returns the root, or the nearest folder that exists above it."""
-    folders = (settings.root, *settings.root.parents)
+    """Returns the root, or the nearest folder that exists above it; for a root in an object store the folder of this host."""
+    root = settings.own_folder
+    folders = (root, *root.parents)
     return next(folder for folder in folders if folder.exists())
 
 
 def make(settings: Settings) -> None:
     """Makes the root, if there is none, for this user alone: it has the rows, and the files that decide who writes them."""
-    settings.root.parent.mkdir(parents=True, exist_ok=True)
-    settings.root.mkdir(mode=0o700, exist_ok=True)
+    settings.own_folder.parent.mkdir(parents=True, exist_ok=True)
+    settings.own_folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def others_read(settings: Settings) -> bool:
     """Returns True if other users of this machine may list or enter the root."""
-    return settings.root.exists() and bool(settings.root.stat().st_mode & 0o055)
+    folder = settings.own_folder
+    return folder.exists() and bool(folder.stat().st_mode & 0o055)
 
 
 def can_write(settings: Settings) -> bool:
@@ -35,5 +37,5 @@ def free(settings: Settings) -> int:
 
 
 def copy_root(settings: Settings, to: Path) -> None:
-    """Copies everything in the root, beside what `to` has already."""
+    """Copies everything in a root on a disk, beside what `to` has already."""
     shutil.copytree(settings.root, to, dirs_exist_ok=True)

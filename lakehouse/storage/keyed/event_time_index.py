@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.declare.columns import ARRIVAL, ORIGIN
 from lakehouse.ranges import Range
+from lakehouse.storage.disk.objects import dataset, source
 
 
 def within(column: str, span: Range, known: datetime | None = None) -> pc.Expression:
@@ -51,7 +52,7 @@ def chosen(
 
 def last_watermark(file: Path) -> datetime:
     """Returns the last watermark under which a row of the file arrived, by its statistics; the end of time without these."""
-    metadata = pq.read_metadata(file)
+    metadata = pq.read_metadata(source(file))
     latest = datetime(1, 1, 1, tzinfo=UTC)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = {
@@ -81,4 +82,4 @@ def _field(column: str) -> pc.Expression:
 
 def _dataset(files: Sequence[Path], schema: pa.Schema) -> ds.Dataset:
     """Returns the files as a dataset. A file from before a column was added has null there."""
-    return ds.dataset([str(file) for file in files], schema=schema, format="parquet")
+    return dataset(files, schema)

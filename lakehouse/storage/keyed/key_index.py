@@ -19,6 +19,7 @@ from lakehouse.storage.delta import deletion_vectors, delta_log, log_state
 from lakehouse.storage.delta.arrow import plain, rows_at
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY
+from lakehouse.storage.disk.objects import source
 
 _BYTES = 16
 
@@ -102,7 +103,7 @@ class File:
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
-        return pq.read_metadata(self.file)
+        return pq.read_metadata(source(self.file))
 
     def find(self, wanted: Keys) -> np.ndarray:
         """Returns the places, in order, of the living rows of these keys."""
@@ -113,12 +114,12 @@ class File:
 
     def live(self, without: np.ndarray) -> pa.Table:
         """Returns the living rows, without those at these places."""
-        stored = plain(pq.read_table(self.file, partitioning=None))
+        stored = plain(pq.read_table(source(self.file), partitioning=None))
         return deletion_vectors.living(stored, self.dead | deletion_vectors.marks(without))
 
     def rows(self, places: np.ndarray) -> pa.Table:
         """Returns the rows at these places; only the row groups that have one are read."""
-        return rows_at(pq.ParquetFile(self.file, metadata=self.metadata), places)
+        return rows_at(pq.ParquetFile(source(self.file), metadata=self.metadata), places)
 
 
 @dataclass
@@ -174,7 +175,7 @@ def _read(path: Path, named: Mapping, known: File | None) -> File:
     if known:
         keys = known.keys
     else:
-        stored = pq.ParquetFile(delta_log.data_file(path, named))
+        stored = pq.ParquetFile(source(delta_log.data_file(path, named)))
         if KEY in stored.schema_arrow.names:
             keys = keys_of(stored.read(columns=[KEY])[KEY])
         else:  # a file by an earlier version of the library, without keys

@@ -23,6 +23,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
+from lakehouse.storage.disk.objects import for_spark
 
 if TYPE_CHECKING:
     import pyarrow
@@ -76,7 +77,7 @@ def recorded(
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
-    paths = [str(delta_log.data_file(path, file)) for file in files]
+    paths = [for_spark(delta_log.data_file(path, file)) for file in files]
     dataset = ds.dataset(paths, schema=schema, format="parquet")
     mine = dataset.to_table(
         columns=[ROW, "answer", "failure", "asked"], filter=pc.field(ROW).isin(rows)

@@ -21,6 +21,7 @@ from lakehouse.storage.delta import deletion_vectors, delta_log, log_state, pyth
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY, of_text
 from lakehouse.storage.delta.table_creation import FOUND_BY
+from lakehouse.storage.disk.objects import source
 
 _FILES = 512  # the number of files whose footers are kept
 # with `LogState.declared` as it was when the columns were read
@@ -86,7 +87,7 @@ def _rows(path: Path, named: dict, key: bytes) -> list[dict[str, object]]:
     groups = [n for n, place in enumerate(places) if place is None or place[0] <= key <= place[1]]
     if not groups:
         return []
-    stored, rows = pq.ParquetFile(file, metadata=metadata), []
+    stored, rows = pq.ParquetFile(source(file), metadata=metadata), []
     for group in groups:
         inside = np.flatnonzero(
             pc.equal(stored.read_row_group(group, columns=[KEY])[KEY], key).to_numpy(
@@ -111,7 +112,7 @@ def _footer(file: Path) -> tuple[pq.FileMetaData, list[tuple[bytes, bytes] | Non
     None in place of keys that the footer does not say.
     """
     try:
-        metadata = pq.read_metadata(file)
+        metadata = pq.read_metadata(source(file))
     except FileNotFoundError as err:
         raise CommitError(
             f"table={file.parent.name}, file={file.name}: the table's log names it and it is not there; "

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 
 from lakehouse.storage.delta import deletion_vectors
 from lakehouse.storage.delta.arrow import rows_at
+from lakehouse.storage.disk.objects import source
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xD1B54A32D192ED03)
@@ -87,14 +88,14 @@ class RowIndex:
                 places_of[file] = places
         if sum(map(len, places_of.values())) > most:
             return None
-        rows = [rows_at(pq.ParquetFile(file), places) for file, places in places_of.items()]
+        rows = [rows_at(pq.ParquetFile(source(file)), places) for file, places in places_of.items()]
         return pa.concat_tables(rows, promote_options="permissive") if rows else pa.table({})
 
     def _known(self, file: Path, schema: pa.Schema) -> list[_File]:
         if (cached := self._files.get(file)) is not None:
             return cached
         columns = {column_of(value) for use in self.uses for value in use}
-        stored = pq.ParquetFile(file).read(columns=list(columns))
+        stored = pq.ParquetFile(source(file)).read(columns=list(columns))
         indices = []
         for use in self.uses:
             values = [

@@ -20,6 +20,7 @@ from lakehouse.paths import below
 from lakehouse.settings import Settings
 from lakehouse.storage.disk.files import read_value, remove, replace_file
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.objects import for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +67,7 @@ def rows(spark: "SparkSession", settings: Settings, table: Table, of: Kept) -> "
     from pyspark.sql.types import StructType
 
     path = below(table_path(settings, table, "state"), of.folder)
-    return spark.read.schema(StructType.fromJson(json.loads(of.schema))).parquet(str(path))
+    return spark.read.schema(StructType.fromJson(json.loads(of.schema))).parquet(for_spark(path))
 
 
 def keep(

@@ -12,6 +12,7 @@ from lakehouse.declare.columns import ARRIVAL
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING
 from lakehouse.storage.delta import delta_log, write_cache
+from lakehouse.storage.disk.objects import source
 
 _INSTANT = pa.timestamp("us", "UTC")
 
@@ -26,7 +27,7 @@ def of_files(table: Table, path: Path, files: Iterable[Mapping]) -> dict[tuple[s
     latest: dict[tuple[str, str], datetime] = {}
     for file in (delta_log.data_file(path, named) for named in files):
         kept = write_cache.rows_of([file])
-        read = pq.ParquetFile(file).read(columns) if kept is None else kept.select(columns)
+        read = pq.ParquetFile(source(file)).read(columns) if kept is None else kept.select(columns)
         rows = _plain(table, read)
         rows = rows.filter(pc.is_valid(rows["value"])).group_by(["topic", "value"])
         for row in rows.aggregate([("moment", "max")]).to_pylist():

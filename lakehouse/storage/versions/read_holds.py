@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.locks import alone, holder
+from lakehouse.storage.disk.root import can_write
 from lakehouse.storage.versions import interruptions
 
 
@@ -22,13 +24,16 @@ def under_way(settings: Settings) -> Iterator[None]:
     """Keeps all that is on disk now readable until the context ends. Raises SavepointError if a restore was cut off."""
     interruptions.check(settings)
     # a reader without the right to write holds nothing; without a root there is nothing to remove
-    if not os.access(settings.root, os.W_OK):
+    if not can_write(settings):
         yield
         return
     path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
-    begun = path.with_name(f".{path.name}")
+    # others see it only once it is locked, which an object is as it is made
+    at_once = isinstance(path, ObjectPath)
+    begun = path if at_once else path.with_name(f".{path.name}")
     with alone(begun):
-        begun.rename(path)  # others see it only once it is locked
+        if not at_once:
+            begun.rename(path)
         try:
             yield
         finally:

@@ -16,6 +16,7 @@ from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, OPEN_END, Range, text
 from lakehouse.storage.delta import delta_stream, delta_writer
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.position import checkpoint_files, table_state
 from lakehouse.storage.session import Session
@@ -69,12 +70,12 @@ def start(session: Session, table: Table) -> StreamingQuery:
     grown = delta_stream.table_stream(
         session.spark,
         session.settings,
-        str(session.path(session.catalog.table(step.driving))),
+        session.path(session.catalog.table(step.driving)),
         since="latest",
     )
     session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", checkpoint.name)
     writer = grown.writeStream.queryName(checkpoint.name).option(
-        "checkpointLocation", str(checkpoint)
+        "checkpointLocation", for_spark(checkpoint)
     )
     trigger = f"{table.early_results.total_seconds()} seconds"
 
