@@ -12,10 +12,11 @@ import errno
 import io
 import os
 import random
+import re
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,8 +33,13 @@ Version = Mapping[str, str]
 _WRITER = "writer"  # the attribute of an object that names the request that wrote it
 _ATTEMPTS = 8  # at a conditional write, each with a pause twice as long as the one before
 _PAUSE = 0.05  # seconds before the second attempt
-_RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
-_TIMEOUT = "20s"  # of one request
+_LONGEST = 160  # characters of what a store answers, in a message
+_NOISE = (
+    re.compile(r"^Generic \w+ error: "),
+    re.compile(r"<\?xml[^>]*>"),
+    re.compile(r" in [\d.]+[µm]?s"),
+)
+_RETRIES: Mapping[str, Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +189,7 @@ class ObjectPath(PosixPath):
         raise TypeError(f"path={self}, mode={mode!r}: an object is read, or written whole")
 
     def stat(self, *, follow_symlinks: bool = True) -> Stat:  # type: ignore[override]
-        """Returns size, time and version of the object, or of a folder the time 0. Raises FileNotFoundError."""
+        """Returns size, time and version of the object, of a folder the time of its last file. Raises FileNotFoundError."""
         if len(self.parts) > 2:
             try:
                 with _errors(self):
@@ -192,22 +198,22 @@ class ObjectPath(PosixPath):
                 return Stat(meta["size"], meta["last_modified"].timestamp(), stat.S_IFREG, version)
             except FileNotFoundError:
                 pass
-        if self.is_dir():
-            return Stat(0, 0.0, stat.S_IFDIR)
+        if times := [each.st_mtime for _, each in self.walk_files()]:
+            return Stat(0, max(times), stat.S_IFDIR)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        if not self.key:
+            return False
         try:
-            self.stat()
+            with _errors(self):
+                _obstore().head(self._store, self.key)
         except FileNotFoundError:
             return False
         return True
-
-    def is_file(self) -> bool:
-        try:
-            return stat.S_ISREG(self.stat().st_mode)
-        except FileNotFoundError:
-            return False
 
     def is_dir(self) -> bool:
         with _errors(self):
@@ -223,7 +229,7 @@ class ObjectPath(PosixPath):
     def rmdir(self) -> None:
         """Does nothing: a folder is gone with its last file."""
 
-    def iterdir(self) -> Iterator["ObjectPath"]:
+    def iterdir(self) -> Generator["ObjectPath", None, None]:
         """Yields files and folders. Raises FileNotFoundError if nothing is there, as a disk does."""
         with _errors(self):
             listed = _obstore().list_with_delimiter(self._store, self._prefix)
@@ -326,10 +332,8 @@ def store(scheme: str, bucket: str) -> Any:
         raise SettingsError(
             f"root={scheme}://{bucket}: object stores need obstore; pip install 'unified-lakehouse[{scheme}]'"
         ) from err
-    # a store at a plain address is one of a test, or behind a proxy of this machine
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    options: dict[str, Any] = {"timeout": _TIMEOUT, **({"allow_http": True} if plain else {})}
-    return from_url(f"{scheme}://{bucket}", client_options=options, retry_config=_RETRIES)
+    made: Any = from_url
+    return made(f"{scheme}://{bucket}", retry_config=dict(_RETRIES))
 
 
 class _Written(io.BytesIO):
@@ -378,7 +382,12 @@ def _errors(path: ObjectPath) -> Iterator[None]:
 
 
 def _os_error(path: ObjectPath, err: Exception) -> OSError:
-    exceptions, first = _exceptions(), str(err).splitlines()[0] if str(err) else repr(err)
+    exceptions, said = _exceptions(), " ".join(str(err).split())
+    for noise in _NOISE:
+        said = noise.sub("", said)
+    said = said[:_LONGEST]
+    if isinstance(err, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, "no such bucket", str(path))
     if isinstance(err, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return PermissionError(errno.EACCES, f"the store denies it ({first})", str(path))
-    return OSError(errno.EIO, f"the store does not do it ({first})", str(path))
+        return PermissionError(errno.EACCES, f"the store denies it: {said}", str(path))
+    return OSError(errno.EIO, f"the store fails: {said}", str(path))

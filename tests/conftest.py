@@ -1,7 +1,5 @@
 """What the rooms of the tests share: one Spark session, and one small lakehouse to look at."""
 
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,10 +12,11 @@ from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment
 from lakehouse.storage.disk import locks
+from lakehouse.storage.disk.files import remove_tree
 from lakehouse.testing import Stage
-from stories.suites import Player
+from stories.suites import Grounds, Player
 from stories.work import INTERPRETED, QUICK_JVM
-from support import both_ways
+from support import both_ways, s3_server
 
 _LONG = (
     "ui",
@@ -72,6 +71,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Spark interprets the plans of the tests, whose rows are few",
     )
     parser.addoption(
+        "--on-s3",
+        action="store_true",
+        help="stories and stages have their root in an S3 server that is started for them",
+    )
+    parser.addoption(
         "--turn", type=int, help="of the tests marked turn this third alone: 0, 1 or 2"
     )
 
@@ -112,11 +116,22 @@ def quick_jvm() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(pytestconfig):
+def grounds(pytestconfig):
+    """Makes folders for roots: on a disk, or in an S3 server."""
+    if not pytestconfig.getoption("on_s3"):
+        yield Grounds()
+        return
+    with s3_server.running():
+        yield Grounds(s3_server.folder("tests"))
+
+
+@pytest.fixture(scope="session")
+def spark(pytestconfig, grounds):
     """The session of all tests."""
     jvm = QUICK_JVM | (INTERPRETED if pytestconfig.getoption("interpreted") else {})
     spark = spark_session.create(
         Settings(
+            root=grounds.within or Settings.root,
             jars=from_environment().jars,
             spark_conf=jvm,
             shuffle_partitions=1,
@@ -169,18 +184,18 @@ def stage_of(player):
     folders = []
 
     def make(module, *, early: bool = False) -> Stage:
-        folders.append(tempfile.mkdtemp())
-        return player.empty(module, early=early).copied(Path(folders[-1]))
+        folders.append(player.grounds.new())
+        return player.empty(module, early=early).copied(folders[-1])
 
     yield make
     for folder in folders:
-        shutil.rmtree(folder)
+        remove_tree(folder)
 
 
 @pytest.fixture(scope="session")
-def player(spark):
+def player(spark, grounds):
     """Plays random stories; the tables of each suite are made once."""
-    player = Player(spark)
+    player = Player(spark, grounds)
     yield player
     player.close()
 

@@ -30,14 +30,16 @@ def _nothing() -> None:
 class Filling(Stage):
     """A stage whose `feed` puts clicks into the source of its ingest table, as its kind has them."""
 
-    def __init__(self, spark: SparkSession, root: Path, *modules: ModuleType) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Path, *modules: ModuleType, **settings: Any
+    ) -> None:
         self._serving = registry.served()  # it answers as long as this is kept
         known = self._serving.__enter__()
         for number, avro in lots.AVRO.items():
             known.register(number, avro)
         for number, protobuf in lots.PROTOBUF.items():
             known.register(number, protobuf, schemaType="PROTOBUF")
-        super().__init__(spark, root, *modules, registry={"url": known.url})
+        super().__init__(spark, root, *modules, registry={"url": known.url}, **settings)
         self._begin()
 
     def copied(self, root: Path) -> "Filling":

@@ -1,7 +1,7 @@
 """The tables that stories are told about, how a story is played on them, and what must hold of each in the end."""
 
-import shutil
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +19,10 @@ from lakehouse.declare.inputs.sources import RecordSource
 from lakehouse.declare.table import Table
 from lakehouse.examples.ads import tables as ads
 from lakehouse.examples.sensors import tables as sensors
+from lakehouse.object_paths import ObjectPath
 from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
+from lakehouse.storage.disk.files import remove_tree
 from lakehouse.stream.strategy import strategy
 from lakehouse.testing import Stage
 from lakehouse.transform import ranges_of
@@ -146,16 +148,31 @@ SUITES = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Folders for roots: `within` a folder of an object store, or on a disk."""
+
+    within: ObjectPath | None = None
+
+    def new(self) -> Path:
+        if self.within is None:
+            return Path(tempfile.mkdtemp(prefix="stories-"))
+        return self.within / uuid.uuid4().hex[:12]
+
+
 class Player:
     """Plays stories in one session: the tables of a suite are made once, and copied for each story."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-        self.folder = Path(tempfile.mkdtemp(prefix="stories-"))
+    def __init__(self, spark: SparkSession, grounds: Grounds = Grounds()) -> None:
+        self.spark, self.grounds = spark, grounds
+        # of roots in an object store: their caches
+        self.local = Path(tempfile.mkdtemp(prefix="stories-"))
         self._empty: dict[tuple[ModuleType, bool], Stage] = {}
 
     def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for stage in self._empty.values():
+            remove_tree(stage.session.settings.root)
+        remove_tree(self.local)
 
     def empty(self, module: ModuleType, kind: type[Stage] = Stage, *, early: bool = False) -> Stage:
         """A stage of the tables of a module, without a row, to be copied: to make tables and plans takes longer.
@@ -163,8 +180,7 @@ class Player:
         `early`: whether its sources take event times of earlier centuries.
         """
         if (module, early) not in self._empty:
-            folder = Path(tempfile.mkdtemp(dir=self.folder))
-            stage = kind(self.spark, folder, module)
+            stage = kind(self.spark, self.grounds.new(), module, local=self.local)
             if early:
                 stage.session = replace(stage.session, catalog=_early(stage.session.catalog))
             self._empty[module, early] = stage
@@ -175,14 +191,15 @@ class Player:
 
         Gives what occurred in it, which tables had rows, and how many rows were compared.
         """
-        root = Path(tempfile.mkdtemp(dir=self.folder))
+        root = self.grounds.new()
         try:
             empty = self.empty(suite.module, suite.stage, early=story.is_early)
-            with deleting_commit_logs(root, story.deletes) as deleted:
-                occurred = _played(empty.copied(root), suite, story)
+            stage = empty.copied(root)
+            with deleting_commit_logs(stage.session.settings, story.deletes) as deleted:
+                occurred = _played(stage, suite, story)
             return occurred + Counter({tally.DELETED: deleted[0] > 0})
         finally:
-            shutil.rmtree(root)
+            remove_tree(root)
 
 
 def _early(catalog: Catalog) -> Catalog:

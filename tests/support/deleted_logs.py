@@ -3,20 +3,22 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
+
+from lakehouse.settings import Settings
+from lakehouse.storage.disk import layout
 
 _SECONDS = 2.0  # at most, from one deletion to the next
 
 
 @contextmanager
-def deleting_commit_logs(root: Path, seed: int) -> Iterator[list[int]]:
-    """Deletes all commit logs of a root again and again, at random moments; yields how many were there. None with seed 0."""
+def deleting_commit_logs(settings: Settings, seed: int) -> Iterator[list[int]]:
+    """Deletes all commit logs of a lakehouse again and again, at random moments; yields how many were there. None with seed 0."""
     chance, ended, deleted = Random(seed), threading.Event(), [0]
 
     def delete() -> None:
         while not ended.wait(chance.uniform(0.0, _SECONDS)):
-            for path in (root / "_commit_log").glob("*.jsonl"):
+            for path in layout.commit_caches(settings).glob("*.jsonl"):
                 if "." not in path.stem:  # else it is a note
                     path.unlink(missing_ok=True)
                     deleted[0] += 1

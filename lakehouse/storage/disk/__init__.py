@@ -9,4 +9,6 @@ locks         locks between processes
 publish_lock  the process that rewrites a table, and the one that reconciles what is due of it
 typed_values  values of dataclasses, made of the JSON of a file
 full_disk     the error of a command whose disk is full
+objects       the same in an object store: files, locks, and what readers and writers of Parquet take
+probe         whether an object store keeps two writers apart
 """

@@ -169,6 +169,15 @@ def rename(path: Path, to: Path) -> None:
     path.rename(to)
 
 
+def remove_tree(folder: Path) -> None:
+    """Removes a folder with all that is in it, as far as it can be removed."""
+    if isinstance(folder, ObjectPath):
+        with suppress(OSError):
+            folder.remove_tree()
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def touch(path: Path) -> bool:
     """Has the file written just now; whether it was there. If not, it is made."""
     if isinstance(path, ObjectPath):
@@ -187,7 +196,7 @@ def modified(path: Path) -> float | None:
     None if it is not there.
     """
     now = status(path)
-    return now and now.st_mtime
+    return now.st_mtime if now else None
 
 
 def status(path: Path | str) -> os.stat_result | Stat | None:

@@ -4,7 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
+from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
+from lakehouse.storage.disk import probe
 
 
 def nearest(settings: Settings) -> Path:
@@ -15,7 +17,12 @@ def nearest(settings: Settings) -> Path:
 
 
 def make(settings: Settings) -> None:
-    """Makes the root, if there is none, for this user alone: it has the rows, and the files that decide who writes them."""
+    """Makes the root, if there is none, for this user alone: it has the rows, and the files that decide who writes them.
+
+    :raises SettingsError: for one in an object store that is not safe (`probe`).
+    """
+    if isinstance(settings.root, ObjectPath):
+        probe.check(settings.root)
     settings.own_folder.parent.mkdir(parents=True, exist_ok=True)
     settings.own_folder.mkdir(mode=0o700, exist_ok=True)
 
@@ -37,5 +44,9 @@ def free(settings: Settings) -> int:
 
 
 def copy_root(settings: Settings, to: Path) -> None:
-    """Copies everything in a root on a disk, beside what `to` has already."""
+    """Copies everything in the root, beside what `to` has already: a folder of the same disk or store."""
+    if isinstance(settings.root, ObjectPath) and isinstance(to, ObjectPath):
+        for path, _ in settings.root.walk_files():
+            path.copy_to(to / str(path.relative_to(settings.root)))
+        return
     shutil.copytree(settings.root, to, dirs_exist_ok=True)

@@ -10,7 +10,6 @@ measures it.
 
 import json
 import math
-import shutil
 import threading
 import time
 import uuid
@@ -28,6 +27,8 @@ from pyroaring import BitMap
 from lakehouse.storage.delta import committer, deletion_vectors, log_state, table_creation
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.delta.row_keys import KEY
+from lakehouse.storage.disk.files import remove_tree, rename
+from lakehouse.storage.disk.objects import for_spark, source, written_whole
 from lakehouse.storage.keyed import key_index
 from lakehouse.storage.keyed.key_index import File, Index, keys_of
 
@@ -130,7 +131,7 @@ def replace(
     try:
         added = [_taken_in(file, path) for file in sorted(staged.glob("part-*.parquet"))]
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        remove_tree(staged)
 
     def change(log: LogState) -> list[dict]:
         declared = table_creation.redeclared(log, rows.schema, keys)
@@ -218,16 +219,17 @@ def _written(rows: pa.Table, path: Path) -> Iterator[File]:
     ends = [rows.num_rows * n // pieces for n in range(pieces + 1)] if pieces else []
     for start, end in pairwise(ends):
         part, name = rows.slice(start, end - start), committer.new_name()
-        pq.write_table(
-            part,
-            path / name,
-            compression="snappy",
-            coerce_timestamps="us",
-            store_decimal_as_integer=True,
-            row_group_size=GROUP,
-            write_statistics=[KEY],
-            use_dictionary=[column for column in rows.column_names if column != KEY],
-        )
+        with written_whole(path / name) as sink:
+            pq.write_table(
+                part,
+                sink,
+                compression="snappy",
+                coerce_timestamps="us",
+                store_decimal_as_integer=True,
+                row_group_size=GROUP,
+                write_statistics=[KEY],
+                use_dictionary=[column for column in rows.column_names if column != KEY],
+            )
         named = committer.new_file(path, name, {"numRecords": part.num_rows})
         yield File(path, named, keys_of(part[KEY]), BitMap())
 
@@ -250,7 +252,7 @@ def _stage(rows: "DataFrame", path: Path, files: int) -> Path:
     """Has Spark write the rows, each file a range of keys in order, into a folder of the table that no reader looks into."""
     for left in path.glob(f"{_STAGED}*"):  # by a process that was killed
         if time.time() - left.stat().st_mtime > _DAY:
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
     staged = path / f"{_STAGED}{uuid.uuid4()}"
     spread = rows.repartitionByRange(files, KEY) if files > 1 else rows.coalesce(1)
     options: dict[str, str | int] = {
@@ -258,17 +260,17 @@ def _stage(rows: "DataFrame", path: Path, files: int) -> Path:
         f"parquet.enable.dictionary#{KEY}": "false",
         "compression": "snappy",
     }
-    spread.sortWithinPartitions(KEY).write.options(**options).parquet(str(staged))
+    spread.sortWithinPartitions(KEY).write.options(**options).parquet(for_spark(staged))
     return staged
 
 
 def _taken_in(file: Path, path: Path) -> dict | None:
     """Moves a file that Spark has written into the table; None of one without rows."""
-    rows = pq.read_metadata(file).num_rows
+    rows = pq.read_metadata(source(file)).num_rows
     if not rows:
         return None
     name = committer.new_name()
-    file.rename(path / name)
+    rename(file, path / name)
     return committer.new_file(path, name, {"numRecords": rows})
 
 

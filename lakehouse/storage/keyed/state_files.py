@@ -6,7 +6,6 @@ again, so states that cannot be read are left out, with a warning.
 
 import json
 import logging
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.paths import below
 from lakehouse.settings import Settings
-from lakehouse.storage.disk.files import read_value, remove, replace_file
+from lakehouse.storage.disk.files import read_value, remove, remove_tree, replace_file
 from lakehouse.storage.disk.layout import table_path
-from lakehouse.storage.disk.objects import for_spark
+from lakehouse.storage.disk.objects import dataset, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,12 +77,10 @@ def keep(
     covers: Mapping[str, int],
 ) -> Kept:
     """Writes the states of an instant, which replace those kept of it before. Returns their `Kept`."""
-    import pyarrow.dataset as pads
-
     folder = table_path(settings, table, "state")
     name = f"{at:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}"
-    states.write.parquet(str(folder / name))
-    keys = pads.dataset(folder / name, format="parquet").count_rows()
+    states.write.parquet(for_spark(folder / name))
+    keys = dataset(sorted((folder / name).glob("*.parquet"))).count_rows()
     made = Kept(at, name, keys, dict(covers), table.code_version, states.schema.json())
     replace_file(folder / made.note, asdict(made) | {"at": at.isoformat()})
     return made
@@ -97,7 +94,7 @@ def forget(settings: Settings, table: Table, these: Iterable[Kept]) -> None:
     named = {each.folder for each in kept(settings, table)}
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_dir() and path.name not in named and _age(path) > _IN_USE:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
 def _age(path: Path) -> float:

@@ -35,7 +35,7 @@ def flush(settings: Settings, tables: Iterable[Table]) -> int:
     Idempotent: the position reached in each commit log is recorded in the same Delta commit.
     """
     tables = list(tables)
-    if not layout.commit_logs(settings).is_dir():
+    if not layout.commit_caches(settings).is_dir():
         return 0
     # two at once would both copy the lines behind one position
     with alone(layout.flush_lock(settings)):

@@ -4,6 +4,7 @@
 it counts as long as the folders that it was made of have gained and lost no file since.
 """
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ from urllib.parse import unquote
 
 from lakehouse.declare.columns import ORIGIN, PARTITION
 from lakehouse.declare.table import Table
+from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
@@ -77,6 +79,10 @@ def content(settings: Settings, table: Table) -> Content:
         layout.table_path(settings, table),
         layout.note(settings, table, "content.json"),
     )
+    # in an object store a folder has no time of its own, so that its files are listed each time
+    if isinstance(path, ObjectPath):
+        files = delta_log.files(path, None, _OF_FILES)
+        return Content(delta_log.latest(path), _partitions(files), _lost(path, files))
     summary = read_value(note, _Summary, "the table's log is read again")
     if summary and _is_current(path, summary):
         return summary.content
@@ -104,7 +110,11 @@ def _seen(path: Path, folders: Iterable[str]) -> dict[str, str]:
     """Returns when each folder changed last, and which one it is: a copy that was put back is another."""
     statuses = {folder: status(f"{path}/{folder}") for folder in folders}
     # not the time at which it was written, which a copy may bring along
-    return {name: f"{now.st_ctime_ns} {now.st_ino}" for name, now in statuses.items() if now}
+    return {
+        name: f"{now.st_ctime_ns} {now.st_ino}"
+        for name, now in statuses.items()
+        if isinstance(now, os.stat_result)
+    }
 
 
 def _partitions(files: Iterable[dict]) -> dict[str, Stored]:

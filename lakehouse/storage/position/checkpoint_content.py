@@ -134,7 +134,7 @@ def _state(path: Path, codec: str) -> None:
     elif codec == "zstd":
         import pyarrow as pa
 
-        with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
+        with pa.CompressedInputStream(pa.BufferReader(path.read_bytes()), "zstd") as stream:
             if not stream.read():
                 raise ValueError("it is empty")
     elif not path.stat().st_size:
@@ -163,7 +163,7 @@ def _lz4(content: bytes) -> None:
 
 def _rocksdb(path: Path) -> None:
     """Raises unless the archive of RocksDB's small files is whole, and the files that it names lie beside it."""
-    with zipfile.ZipFile(path) as archive:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} in it is damaged")
         named: dict[str, Any] = json.loads(archive.read("metadata").split(b"\n", 1)[1])

@@ -6,7 +6,6 @@ and `commits/<batch>`, written after it. `checkpoint_content` checks that Spark 
 """
 
 import json
-import shutil
 import uuid
 from collections import ChainMap
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import remove_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def remove(settings: Settings, query: str) -> None:
     """Removes all files that a query has left, if any."""
     folder = layout.query_checkpoints(settings, query)
     if folder.is_dir():
-        shutil.rmtree(folder)
+        remove_tree(folder)
 
 
 def begun(checkpoint: Path) -> list[int]:
