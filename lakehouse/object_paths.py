@@ -119,7 +119,10 @@ class ObjectPath(PosixPath):
         return self._conditional(data, "create")
 
     def swap(self, data: bytes, seen: Version) -> Version | None:
-        """Writes the object if it still has the version that was seen, and returns the new one; None if it has another."""
+        """Writes the object if it still has the version that was seen, and returns the new one; None if it has another.
+
+        None also for a write that was made, whose answer was lost, and after which another was made: look what it holds.
+        """
         return self._conditional(data, dict(seen))
 
     def _conditional(self, data: bytes, mode: Any) -> Version | None:

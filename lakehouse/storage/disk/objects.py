@@ -28,14 +28,17 @@ _ATTEMPTS = 50  # at adding to an object to which others add, too
 
 def append(path: ObjectPath, content: bytes) -> None:
     """Adds to an object by writing it whole, unless another writer was faster: then again. Raises OSError."""
+    mine: bytes | None = None
     for _ in range(_ATTEMPTS):
         try:
             before, version = path.read_versioned()
         except FileNotFoundError:
-            written = path.create(content)
-        else:
-            written = path.swap(before + content, version)
-        if written is not None:
+            before, version = b"", None
+        # the write was made, its answer was lost, and another writer has added to it since
+        if mine is not None and before.startswith(mine):
+            return
+        mine = before + content
+        if (path.create(mine) if version is None else path.swap(mine, version)) is not None:
             return
     raise OSError(f"file={path}: others wrote to it {_ATTEMPTS} times meanwhile; run this again")
 
