@@ -21,6 +21,7 @@ from pathlib import Path
 
 from lakehouse import processes
 from lakehouse.errors import JobError
+from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import exists, moved_aside, replace_file, touch
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 _END_OF_JVM = 20.0  # seconds
 _RENEWAL = 1.0  # seconds between two touches of the lease
+_RENEWAL_OF_OBJECTS = 5.0  # seconds between two looks at the epoch in an object store, where each is a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class Lease:
         """Shows other hosts, by the clock of the file system, that this process lives."""
         for path in self.held:
             lease = path.with_name("lease")
-            if not touch(lease):
+            # in an object store the lock itself is written again and again
+            if not isinstance(lease, ObjectPath) and not touch(lease):
                 _log.warning(
                     f"file={lease}: the lock of the pipeline's process was removed; the epoch alone protects it now"
                 )
@@ -120,7 +123,7 @@ def acquire(settings: Settings, job: str) -> Iterator[Lease]:
 
 def _keep(lease: Lease, ended: threading.Event) -> None:
     """Renews the lease until the process ends or another has it. A failure is logged once, and tried again."""
-    failed = False
+    failed, on_a_disk = False, not any(isinstance(path, ObjectPath) for path in lease.held)
     while True:
         try:
             if lease.refusal():
@@ -133,7 +136,7 @@ def _keep(lease: Lease, ended: threading.Event) -> None:
                     f"lease of {lease.job}: it cannot be renewed, and expires for other hosts ({err})"
                 )
             failed = True
-        if ended.wait(_RENEWAL):
+        if ended.wait(_RENEWAL if on_a_disk else _RENEWAL_OF_OBJECTS):
             return
 
 

@@ -160,13 +160,30 @@ def link(path: Path, to: Path) -> None:
         shutil.copyfile(path, to)  # another disk, or one without links
 
 
-def rename(path: Path, to: Path) -> None:
-    """Gives a file another name. In an object store it has both for a moment. Raises FileNotFoundError."""
-    if isinstance(path, ObjectPath) and isinstance(to, ObjectPath):
-        path.copy_to(to)
-        path.unlink(missing_ok=True)
+def link_tree(folder: Path, to: Path) -> None:
+    """Gives all files below a folder a second name below another: files that never change."""
+    if isinstance(folder, ObjectPath):
+        for path, _ in folder.walk_files():
+            link(path, to / str(path.relative_to(folder)))
         return
-    path.rename(to)
+    for path in sorted(folder.rglob("*")):
+        beside = to / path.relative_to(folder)
+        if path.is_dir():
+            beside.mkdir(parents=True)
+        else:
+            link(path, beside)
+
+
+def rename(path: Path, to: Path) -> None:
+    """Gives a file or folder another name. In an object store it has both for a moment. Raises FileNotFoundError."""
+    if not isinstance(path, ObjectPath):
+        path.rename(to)
+    elif path.is_file():
+        link(path, to)
+        path.unlink(missing_ok=True)
+    else:
+        link_tree(path, to)
+        path.remove_tree()
 
 
 def remove_tree(folder: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+from lakehouse.errors import SettingsError
 from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import probe
@@ -25,6 +26,15 @@ def make(settings: Settings) -> None:
         probe.check(settings.root)
     settings.own_folder.parent.mkdir(parents=True, exist_ok=True)
     settings.own_folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_on_a_disk(settings: Settings, what: str) -> None:
+    """Raises SettingsError for a root in an object store, where there is no `what` yet."""
+    if isinstance(settings.root, ObjectPath):
+        raise SettingsError(
+            f"root={settings.root}: there are no {what} of a root in an object store yet; use the store's own versions or a "
+            "copy of the folder while its jobs are stopped"
+        )
 
 
 def others_read(settings: Settings) -> bool:

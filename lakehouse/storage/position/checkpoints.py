@@ -21,6 +21,7 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
+from lakehouse.storage.disk.files import rename
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
@@ -279,7 +280,7 @@ def begin(
     beginnings(settings, table).append(begun)
     folder = checkpoint_files.folder_of(settings, table, newest)
     if checkpoint:
-        checkpoint.rename(folder)
+        rename(checkpoint, folder)
     else:
         folder.mkdir(parents=True)
     return begun

@@ -1,13 +1,13 @@
 """The number of partitions of the state of a query of Spark's: Spark keeps it until a rescale divides the state again."""
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.declare.table import Table
 from lakehouse.settings import Settings
-from lakehouse.storage.disk.files import link
+from lakehouse.storage.disk.files import link_tree, remove_tree
+from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.position import checkpoint_files
 
 if TYPE_CHECKING:
@@ -40,18 +40,13 @@ def divide(spark: "SparkSession", checkpoint: Path, partitions: int) -> Path:
     linked, since Spark changes no existing file.
     """
     beside = checkpoint.with_name(f".{checkpoint.name}.divided")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a command that was killed
-    for path in sorted(checkpoint.rglob("*")):
-        to = beside / path.relative_to(checkpoint)
-        if path.is_dir():
-            to.mkdir(parents=True)
-        else:
-            link(path, to)
+    remove_tree(beside)  # left by a command that was killed
+    link_tree(checkpoint, beside)
     spark.streams.active  # noqa: B018 - Spark's tool needs what this starts
     manager: Any = spark._jsparkSession.streamingCheckpointManager()
-    manager.repartition(str(beside), partitions, True)
+    manager.repartition(for_spark(beside), partitions, True)
     for operator in (beside / "state").iterdir():
         for partition in operator.iterdir():
             if partition.name.isdigit() and int(partition.name) >= partitions:
-                shutil.rmtree(partition)  # its keys are in other partitions now
+                remove_tree(partition)  # its keys are in other partitions now
     return beside

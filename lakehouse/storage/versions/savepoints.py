@@ -30,6 +30,7 @@ from lakehouse.storage.delta import deletion_vector_files, delta_log, log_state
 from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import digest_of, link, read_json, replace_file
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.root import check_on_a_disk
 from lakehouse.storage.disk.root import make as make_root
 from lakehouse.storage.disk.typed_values import typed
 from lakehouse.storage.keyed import state_files
@@ -232,6 +233,7 @@ def alone(settings: Settings) -> Iterator[None]:
 
     What one that was killed has left half done, and holds room, goes first. Raises SavepointError.
     """
+    check_on_a_disk(settings, "savepoints")
     make_root(settings)
 
     def refusal(holder: str) -> SavepointError:

@@ -29,6 +29,7 @@ from lakehouse.storage.disk import layout, locks
 from lakehouse.storage.disk.files import read_json, replace_file
 from lakehouse.storage.disk.layout import Note, Side, table_path
 from lakehouse.storage.disk.publish_lock import held
+from lakehouse.storage.disk.root import check_on_a_disk
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import comparisons
 from lakehouse.storage.log.commit_log import CommitLog, frontier
@@ -86,6 +87,7 @@ def note(settings: Settings, table: Table, state: State, **more: Any) -> Upgrade
 
 def alone(settings: Settings, table: Table) -> AbstractContextManager[object]:
     """One command at a time fills, exchanges or drops a version of the table. Raises JobError naming the process that does."""
+    check_on_a_disk(settings, "versions of a table beside it")
     return held(layout.upgrade_lock(settings, table.name), table, "upgrading")
 
 
