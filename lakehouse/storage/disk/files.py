@@ -160,11 +160,19 @@ def link(path: Path, to: Path) -> None:
         shutil.copyfile(path, to)  # another disk, or one without links
 
 
+def make_folder(folder: Path) -> None:
+    """Makes an empty folder that is seen to be there: in an object store by an object in it. Raises FileExistsError."""
+    if isinstance(folder, ObjectPath):
+        (folder / ".folder").create(b"")
+        return
+    folder.mkdir(parents=True)
+
+
 def link_tree(folder: Path, to: Path) -> None:
     """Gives all files below a folder a second name below another: files that never change."""
     if isinstance(folder, ObjectPath):
-        for path, _ in folder.walk_files():
-            link(path, to / str(path.relative_to(folder)))
+        for file, _ in folder.walk_files():
+            link(file, to / str(file.relative_to(folder)))
         return
     for path in sorted(folder.rglob("*")):
         beside = to / path.relative_to(folder)

@@ -21,7 +21,7 @@ from lakehouse.ranges import EPOCH
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk import layout
-from lakehouse.storage.disk.files import rename
+from lakehouse.storage.disk.files import make_folder, rename
 from lakehouse.storage.disk.layout import table_path
 from lakehouse.storage.disk.notes import Notes
 from lakehouse.storage.disk.typed_values import typed
@@ -282,7 +282,7 @@ def begin(
     if checkpoint:
         rename(checkpoint, folder)
     else:
-        folder.mkdir(parents=True)
+        make_folder(folder)
     return begun
 
 
