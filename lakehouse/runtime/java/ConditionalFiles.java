@@ -16,6 +16,7 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream;
+import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
 /**
  * Files that the first of several writers makes, and that no rename moves, in a Hadoop file system with conditional creation (S3A).
@@ -89,16 +90,28 @@ public final class ConditionalFiles {
     }
   }
 
-  /** The checkpoints of Spark's queries: the second of two processes that write one micro-batch is refused. */
+  /**
+   * The checkpoints of Spark's queries: the second of two processes that write one micro-batch is refused.
+   *
+   * <p>Spark has one such class for all file systems. One that is not S3A, as of a query with a checkpoint on a disk, has Spark's.
+   */
   public static final class Checkpoints implements CheckpointFileManager {
     private final FileSystem files;
+    private final Path folder;
+    private final CheckpointFileManager elsewhere;
 
     public Checkpoints(Path path, Configuration configuration) throws IOException {
       files = path.getFileSystem(configuration);
+      folder = path;
+      elsewhere =
+          files.getScheme().equals("s3a") ? null : new FileSystemBasedCheckpointFileManager(path, configuration);
     }
 
     @Override
     public CancellableFSDataOutputStream createAtomic(Path path, boolean overwrite) {
+      if (elsewhere != null) {
+        return elsewhere.createAtomic(path, overwrite);
+      }
       String writer = UUID.randomUUID().toString();
       FSDataOutputStream object =
           io(() -> overwrite ? files.create(path, true) : created(files, path, writer));
@@ -155,12 +168,13 @@ public final class ConditionalFiles {
 
     @Override
     public boolean isLocal() {
-      return false;
+      return elsewhere != null && elsewhere.isLocal();
     }
 
     @Override
     public Path createCheckpointDirectory() {
-      throw new UnsupportedOperationException("a query names the folder of its checkpoint");
+      mkdirs(folder);
+      return io(() -> files.makeQualified(folder));
     }
 
     private interface Act<T> {

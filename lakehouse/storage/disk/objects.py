@@ -3,14 +3,17 @@
 import io
 import json
 import logging
+import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakehouse import processes
 from lakehouse.object_paths import ObjectPath, Version
 
 if TYPE_CHECKING:
@@ -68,7 +71,8 @@ def now(folder: ObjectPath) -> float:
 class Lock:
     """A lock between processes of any host: an object that its holder writes again every few seconds.
 
-    No two clocks are compared: another process takes it once it has seen it unchanged for `WITHIN` by its own clock.
+    No two clocks are compared: another process takes it once it has seen it unchanged for `WITHIN` by its own clock, or
+    at once if the holder was a process of this machine that has ended.
     A holder that could not renew it for two thirds of that time, or that slept, finds out by `is_held`. What it does
     until it looks, the epoch of the table refuses (`committer.take_over`).
     """
@@ -94,7 +98,7 @@ class Lock:
             else:
                 if seen is None or seen[0] != version:
                     seen = version, begun
-                if begun - seen[1] >= WITHIN:
+                if begun - seen[1] >= WITHIN or _has_ended(value):
                     self._version = self._path.swap(self._content(), version)
             if self._version is not None:
                 self._hold(begun)
@@ -147,17 +151,38 @@ class Lock:
 
     def _content(self, *, released: bool = False) -> bytes:
         # the nonce makes each version another one: a store may know a version by its content alone
-        value: dict[str, Any] = {"holder": self._note, "nonce": uuid.uuid4().hex}
+        value: dict[str, Any] = {"holder": self._note, "nonce": uuid.uuid4().hex} | _this_process(
+            os.getpid()
+        )
         return json.dumps(value | ({"released": True} if released else {})).encode()
 
 
 def holder(path: ObjectPath) -> str:
     """Returns what the holder of a lock noted; empty if no process holds it now, by the store's clock."""
     value, version = _read(path)
-    if version is None or value.get("released"):
+    if version is None or value.get("released") or _has_ended(value):
         return ""
     age = now(path.parent) - path.stat().st_mtime
     return "" if age > WITHIN else str(value.get("holder") or "unknown")
+
+
+@cache
+def _this_process(pid: int) -> dict[str, Any]:
+    return {"pid": pid, "started": processes.started(pid), "place": _place()}
+
+
+def _place() -> list[str]:
+    """Returns the machine, its boot and the PID namespace, in which alone a pid says something."""
+    with suppress(OSError):
+        return [os.uname().nodename, processes.boot_id(), os.readlink("/proc/self/ns/pid")]
+    return []
+
+
+def _has_ended(value: Mapping[str, Any]) -> bool:
+    """Returns True if the holder was a process of this machine, and is not there any more."""
+    if not value.get("place") or value["place"] != _place():
+        return False
+    return processes.running(value.get("pid", 0), value.get("started", 0.0)) is None
 
 
 def _may_expire(path: ObjectPath, seen: tuple[Version, float] | None, at: float) -> bool:
