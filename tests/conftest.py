@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import s3_server
 from lakehouse import logs
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.runtime import spark_session
@@ -16,7 +17,7 @@ from lakehouse.storage.disk.files import remove_tree
 from lakehouse.testing import Stage
 from stories.suites import Grounds, Player
 from stories.work import INTERPRETED, QUICK_JVM
-from support import both_ways, s3_server
+from support import both_ways
 
 _LONG = (
     "ui",

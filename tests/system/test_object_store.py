@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
+from benchmarks import s3_server
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.object_paths import ObjectPath, to_path
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.delta import committer, small_commits
 from lakehouse.storage.disk import files, locks, objects, probe
 from lakehouse.storage.disk.notes import Notes
-from support import s3_server
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 import psutil
 import pytest
 
+from benchmarks import s3_server
 from lakehouse.declare import catalog
 from lakehouse.runtime import jars, kafka_broker
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.log.commit_log import frontier
 from streaming_jobs.supervision import supervisor
-from support import s3_server
 from support.sensors_job import arrived, awaited, go_on, produce
 
 pytestmark = [pytest.mark.slow, pytest.mark.turn(0)]
@@ -56,6 +56,7 @@ def test_job_in_an_object_store_is_killed_and_all_is_equal(settings, faults):
     os.kill(first.pid, signal.SIGKILL)  # while it takes in the second lot
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
     supervisor.start(settings, "sensors", wait=240)
+    awaited(lambda: arrived(settings, "sensor_readings") >= sent, "the second lot recorded", 240)
     sent += go_on(settings, 61, 66)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded", 240)
     awaited(lambda: is_closed(settings), "the first hour is closed", 240)
