@@ -219,10 +219,7 @@ class ObjectPath(PosixPath):
         return True
 
     def is_dir(self) -> bool:
-        with _errors(self):
-            for found in _obstore().list(self._store, self._prefix, chunk_size=1):
-                return bool(found)
-        return False
+        return next(self.walk_files(), None) is not None
 
     # ---- folders
 
@@ -237,8 +234,9 @@ class ObjectPath(PosixPath):
         with _errors(self):
             listed = _obstore().list_with_delimiter(self._store, self._prefix)
         depth = len(self.parts) - 2
-        names = [meta["path"].split("/")[depth] for meta in listed["objects"]]
-        names += [folder.split("/")[depth] for folder in listed["common_prefixes"]]
+        found = [*(meta["path"] for meta in listed["objects"]), *listed["common_prefixes"]]
+        # others mark a folder by an object that is called as the folder
+        names = [path.split("/")[depth] for path in found if path.count("/") >= depth]
         if not names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         yield from (self / name for name in names)
@@ -249,6 +247,8 @@ class ObjectPath(PosixPath):
         with _errors(self):
             for part in _obstore().list(self._store, self._prefix, chunk_size=1000):
                 for meta in part:
+                    if meta["path"] == self.key:
+                        continue
                     below = self.joinpath(*meta["path"].split("/")[depth:])
                     version = "".join(_version(meta).values())
                     at = meta["last_modified"].timestamp()

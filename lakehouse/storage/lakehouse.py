@@ -11,6 +11,7 @@ from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.errors import CommitError
+from lakehouse.object_paths import ObjectPath
 from lakehouse.ranges import Range
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
@@ -18,6 +19,7 @@ from lakehouse.storage.disk.layout import Side, table_path
 from lakehouse.storage.log.commit_log import CommitLog
 
 _INSTANT = timedelta(microseconds=1)
+_LOOK_AT_FILES, _LOOK_AT_OBJECTS = 0.5, 2.0  # seconds
 _LOOK = 0.25  # of the freshness: how often a query downstream of the head looks for commits
 
 
@@ -40,6 +42,11 @@ class Lakehouse:
         if self.catalog.at_head(table):
             return self.settings.pace(table.pipeline)
         return duration(self.settings.fresh_within) * _LOOK
+
+    @property
+    def look(self) -> float:
+        """Returns the seconds between two looks for commits of other processes, which in an object store are requests."""
+        return _LOOK_AT_OBJECTS if isinstance(self.settings.root, ObjectPath) else _LOOK_AT_FILES
 
     def commit_log(self, table: Table) -> CommitLog:
         return CommitLog(self.settings, table)

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
+from lakehouse.object_paths import ObjectPath
 from lakehouse.ranges import Range
 from lakehouse.storage.delta import delta_log, write_cache
 from lakehouse.storage.delta.arrow import in_spark
@@ -120,7 +121,8 @@ class Session(Lakehouse):
         path = self.path(table)
         named = [file for file in delta_log.files(path) if self.may_hold(table, file, span)]
         files = [delta_log.data_file(path, file) for file in named]
-        if delta_log.missing(files):
+        # of an object, the reader itself finds out, by one request less
+        if not isinstance(path, ObjectPath) and delta_log.missing(files):
             return None
         column = self.catalog.time_statistic(table)
         condition = event_time_index.within(column, self.stored_span(table, span))

@@ -148,12 +148,25 @@ public final class ConditionalFiles {
 
     @Override
     public FileStatus[] list(Path path, PathFilter filter) {
-      return io(() -> files.listStatus(path, filter));
+      return io(
+          () -> {
+            try {
+              return files.listStatus(path, filter);
+            } catch (FileNotFoundException none) {
+              if (elsewhere != null) {
+                throw none;
+              }
+              return new FileStatus[0]; // a folder without a file, which a store does not have
+            }
+          });
     }
 
+    /** In a store a folder is there with its first file. An object that stands for one would outlive its files. */
     @Override
     public void mkdirs(Path path) {
-      io(() -> files.mkdirs(path));
+      if (elsewhere != null) {
+        elsewhere.mkdirs(path);
+      }
     }
 
     @Override

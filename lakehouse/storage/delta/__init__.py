@@ -1,6 +1,7 @@
 """Delta tables: their logs, how they are read, written and cleaned up.
 
 delta_log              which files a table has, and what changed them, by its log alone
+recent_commits         commit files of an object store, each asked for once
 log_state              the same at the newest version, with deletion vectors
 delta_tables           rows and columns of tables, without a JVM
 table_creation         the creation of tables

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from lakehouse.errors import CommitError
 from lakehouse.object_paths import ObjectPath
-from lakehouse.storage.delta import delta_log, log_state
+from lakehouse.storage.delta import delta_log, log_state, recent_commits
 from lakehouse.storage.delta.log_state import LogState
 
 _log = logging.getLogger(__name__)
@@ -130,12 +130,14 @@ def new_name() -> str:
     return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
 
 
-def new_file(path: Path, name: str, stats: Mapping, partition: Mapping | None = None) -> dict:
-    """Returns a data file that is written, and that no commit has, as one will name it (`add`)."""
+def new_file(
+    path: Path, name: str, stats: Mapping, partition: Mapping | None = None, size: int = 0
+) -> dict:
+    """Returns a data file that is written, and that no commit has, as one will name it (`add`). `size`: 0 if not known."""
     return {
         "path": quote(name, safe="/="),
         "partitionValues": partition or {},
-        "size": (path / name).stat().st_size,
+        "size": size or (path / name).stat().st_size,
         "modificationTime": now(),
         "dataChange": True,
         "stats": json.dumps(stats),
@@ -209,7 +211,10 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     file = delta_log.commit_file(path, version)
     content = "\n".join(json.dumps(action) for action in actions) + "\n"
     if isinstance(file, ObjectPath):
-        return file.create(content.encode()) is not None
+        made = file.create(content.encode())
+        if made is not None:
+            recent_commits.written(file, content.encode(), made)
+        return made is not None
     beside = file.with_name(f".{version:020}.{uuid.uuid4()}.tmp")
     try:
         beside.write_text(content)

@@ -3,19 +3,21 @@
 No data file is read.
 """
 
+import io
 import json
 import os
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.object_paths import ObjectPath, Stat
+from lakehouse.object_paths import ObjectPath
 from lakehouse.paths import relative, within
 from lakehouse.ranges import BEGINNING, OPEN_END, Range
+from lakehouse.storage.delta import recent_commits
 
 if TYPE_CHECKING:
     from arro3.core import RecordBatch, Table
@@ -118,10 +120,22 @@ def actions(path: Path, version: int) -> list[dict] | None:
     """Returns the actions of a version's commit, in the order of its lines; None if the log does not have it."""
     try:
         # of bytes: in text a line ends at U+2028 and U+0085 as well, which values in a commit may have
-        lines = commit_file(path, version).read_bytes().splitlines()
+        lines = _content(path, version).splitlines()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in lines if line]
+
+
+def _content(path: Path, version: int) -> bytes:
+    file = commit_file(path, version)
+    return recent_commits.read(file)[0] if isinstance(file, ObjectPath) else file.read_bytes()
+
+
+def _opened(path: Path, version: int) -> BinaryIO:
+    file = commit_file(path, version)
+    if isinstance(file, ObjectPath):
+        return io.BytesIO(recent_commits.read(file)[0])
+    return file.open("rb")
 
 
 def committed(path: Path, app: str) -> int:
@@ -152,7 +166,7 @@ def data_file(path: Path, file: Mapping) -> Path:
 def commit_info(path: Path, version: int) -> dict | None:
     """Returns the `commitInfo` of a version; None if the log does not have it. The rest of the commit is not read."""
     try:
-        with commit_file(path, version).open("rb") as log:
+        with _opened(path, version) as log:
             infos = (json.loads(line).get("commitInfo") for line in log)
             return next(filter(None, infos), {})
     except FileNotFoundError:
@@ -194,11 +208,13 @@ def made(path: Path) -> tuple[str, datetime] | None:
 
 def stamp(path: Path, version: int) -> str:
     """The identity of the commit of a version; empty if the log does not have it."""
+    file = commit_file(path, version)
     try:
-        stat = commit_file(path, version).stat()
+        if isinstance(file, ObjectPath):
+            return f"{version} {recent_commits.read(file)[1]}"
+        return f"{version} {file.stat().st_mtime_ns}"
     except FileNotFoundError:
         return ""
-    return f"{version} {stat.version if isinstance(stat, Stat) else stat.st_mtime_ns}"
 
 
 def files(

@@ -193,9 +193,10 @@ def _written(
         pq.write_table(
             rows, sink, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
         )
+        size = 0 if sink is file else sink.tell()
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     partition = {} if key == "" else {PARTITION: key}
-    return committer.new_file(path, name, _statistics(rows, searched), partition)
+    return committer.new_file(path, name, _statistics(rows, searched), partition, size)
 
 
 def _statistics(rows: pa.Table, searched: list[str]) -> dict:

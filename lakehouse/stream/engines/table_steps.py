@@ -23,7 +23,7 @@ from lakehouse.storage.delta import delta_log
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.session import nullable
 from lakehouse.stream import news, positions
-from lakehouse.stream.advance import IDLE, LOOK, Source, StepInput, StepLoop, Take
+from lakehouse.stream.advance import IDLE, Source, StepInput, StepLoop, Take
 from lakehouse.stream.consistent import Cuts
 from lakehouse.stream.micro_batch import BatchLog, StreamRun
 from lakehouse.stream.positions import Piece, Position
@@ -189,7 +189,7 @@ class TableInput(StepInput[Pieces]):
             return self._begins(), 0
         pieces = self._all_there_is()
         while not (begins := self._begins_with(pieces)):
-            if self._until is not None or self.loop.stopping.wait(LOOK):
+            if self._until is not None or self.loop.stopping.wait(self.run.session.look):
                 break
             pieces = self._all_there_is()
         if begins:
@@ -218,7 +218,7 @@ class TableInput(StepInput[Pieces]):
             watched.check()
 
     def next_batch(self) -> Pieces | None:
-        idle, waiting = time.monotonic(), float("inf")
+        idle, waiting, look = time.monotonic(), float("inf"), self.run.session.look
         while not self.loop.stopping.is_set():
             seen, now = news.commits(self._awaited), time.monotonic()
             pieces = self._following()
@@ -227,7 +227,7 @@ class TableInput(StepInput[Pieces]):
                 name: self.loop.at[name] if piece.files else piece.end
                 for name, piece in pieces.of.items()
             }
-            wait = LOOK
+            wait = look
             if pieces.files:
                 self._check_inputs()
                 self.loop.idle.clear()
@@ -235,7 +235,7 @@ class TableInput(StepInput[Pieces]):
                 wait = self.loop.due_in
                 if self._until is not None or (wait <= 0 and self._worth(pieces, now - waiting)):
                     return pieces
-                wait = wait if wait > 0 else LOOK
+                wait = wait if wait > 0 else look
             elif self._is_quiet_due(seen, now):
                 return Pieces(pieces.of, quiet=timedelta(0))
             elif self._until is not None:
