@@ -49,11 +49,12 @@ class Measured:
     busy: Counter[str]
     idle: Counter[str]
     within: float  # seconds that both were counted
+    asked: Mapping[str, Counter[str]]  # requests of each command
 
 
 def measured(settings: Settings, faults: s3_server.Faults, rate: int, within: int) -> Measured:
     """Runs the job with so many events a second. Raises BenchmarkError if a row is missing."""
-    seconds: dict[str, float] = {}
+    seconds, asked = dict[str, float](), dict[str, Counter[str]]()
     workload = replace(sensors.PRODUCER.workload, rate=rate, late_share=0.0, malformed_share=0.0)
     with topic.brokers(settings) as servers:
         settings = replace(settings, bootstrap_servers=servers)
@@ -75,13 +76,15 @@ def measured(settings: Settings, faults: s3_server.Faults, rate: int, within: in
             idle = Counter(faults.requests)
         for words in (("table", "list"), ("query", "SELECT count(*) AS n FROM sensor_readings")):
             commands.run(settings, *words)  # caches are filled
-            seconds[" ".join(words[:2])[:10]] = commands.run(settings, *words).seconds
+            faults.requests.clear()
+            seconds[words[0] + words[1][:5]] = commands.run(settings, *words).seconds
+            asked[words[0]] = Counter(faults.requests)
         found = commands.run(
             settings, "query", "--json", "SELECT count(*) AS n FROM sensor_readings"
         )
         if str(sent) not in found.output:
             raise BenchmarkError(f"sensor_readings: {found.output} rows of {sent} sent; void")
-    return Measured(seconds, cores, commits, busy, idle, within)
+    return Measured(seconds, cores, commits, busy, idle, within, asked)
 
 
 def _send(settings: Settings, workload, seconds: int) -> int:
@@ -144,6 +147,8 @@ def main() -> int:
             + (f", {total / store.commits:.1f} a commit" if name == "with rows" else "")
             + f"; {price(requests, store.within):.2f} dollars a month; {dict(requests.most_common(12))}"
         )
+    for name, requests in store.asked.items():
+        console.print(f"{name}: {sum(requests.values())} requests; {dict(requests.most_common(8))}")
     return 0
 
 

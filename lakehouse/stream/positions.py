@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log
+from lakehouse.object_paths import ObjectPath
+from lakehouse.storage.delta import delta_log, write_cache
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,7 +120,10 @@ def replaced(path: Path, piece: Piece) -> tuple[Path, ...]:
     A file that compaction has replaced is not among them: its rows are in another file now, which
     no reader takes for new.
     """
-    gone = set(delta_log.missing(piece.files))
+    # what this process has just written to an object store is there, without a request for each file
+    in_memory = isinstance(path, ObjectPath)
+    asked = [f for f in piece.files if not (in_memory and write_cache.rows_of([f]) is not None)]
+    gone = set(delta_log.missing(asked))
     if not gone:
         return ()
     removed: set[Path] = set()

@@ -14,9 +14,10 @@ its lock.
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lakehouse import processes
@@ -33,8 +34,12 @@ from streaming_jobs.supervision.holders import Holder, here, holder
 _log = logging.getLogger(__name__)
 
 _END_OF_JVM = 20.0  # seconds
+# seconds for which a lease in an object store counts as looked at: the epoch of the table refuses what is written meanwhile
+_MOMENT = 2.0
 _RENEWAL = 1.0  # seconds between two touches of the lease
-_RENEWAL_OF_OBJECTS = 5.0  # seconds between two looks at the epoch in an object store, where each is a request
+_RENEWAL_OF_OBJECTS = (
+    5.0  # seconds between two looks at the epoch in an object store, where each is a request
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,9 @@ class Lease:
 
     job: str
     held: Mapping[Path, Holder]
+    looked: list[float] = field(
+        default_factory=list, compare=False
+    )  # when it was in force, of an object store
 
     @property
     def epoch(self) -> int:
@@ -54,6 +62,8 @@ class Lease:
             raise refusal
 
     def refusal(self) -> JobError | None:
+        if self.looked and time.monotonic() - self.looked[-1] < _MOMENT:
+            return None
         for path, mine in self.held.items():
             if (now := holder(path)) == mine or self._restored(path, mine):
                 continue
@@ -62,6 +72,8 @@ class Lease:
                 f"pipeline={path.parent.name!r}, epoch={mine.epoch}: {who} runs it now; one process fills a table, so "
                 f"pid={os.getpid()} ends without writing"
             )
+        if any(isinstance(path, ObjectPath) for path in self.held):
+            self.looked[:] = [time.monotonic()]
         return None
 
     def _restored(self, path: Path, mine: Holder) -> bool:

@@ -54,6 +54,8 @@ _LEGACY = {
 
 # the log of each table as it was read last, without its files
 _heads: dict[Path, LogState] = {}
+_renewed: dict[Path, float] = {}  # when that was, of a table in an object store
+_MOMENT = 5.0  # seconds
 # of each table that this process has taken over: the application of the fence, and the epoch of this process
 _fences: dict[Path, tuple[str, int]] = {}
 _lock = threading.Lock()
@@ -87,7 +89,8 @@ def commit(
         actions = [_info(read, metadata, info), *transaction, *change(state)]
         _check_removals(state, actions)
         if not _create(state.path, read + 1, actions):
-            continue  # another writer was faster
+            _renewed.pop(state.path, None)  # another writer was faster
+            continue
         state.committed(read + 1, actions)
         if _is_checkpoint_due(state, read + 1):
             _checkpoint(state)
@@ -106,16 +109,24 @@ def take_over(path: Path, name: str) -> None:
     """
     app = f"fence:{name}"
     _fences.pop(path, None)
+    _renewed.pop(path, None)
     epoch = head(path).batches.get(app, 0) + 1
     commit(partial(head, path), lambda _: [], "", (app, epoch), operation="TAKE OVER")
     _fences[path] = app, epoch
 
 
 def head(path: Path) -> LogState:
-    """Returns the log up to now without the table's files, as this process knows it. Raises CommitError as `log_state.newest`."""
+    """Returns the log up to now without the table's files, as this process knows it. Raises CommitError as `log_state.newest`.
+
+    In an object store it may be that of a moment ago: a commit that another process has made since is found by the next.
+    """
     with _lock:
+        if time.monotonic() - _renewed.get(path, float("-inf")) < _MOMENT:
+            return _heads[path]
         state, _ = log_state.renewed(_heads.get(path) or LogState(path, of_files=False))
         _heads[path] = state
+        if isinstance(path, ObjectPath):
+            _renewed[path] = time.monotonic()
         return state
 
 
@@ -123,6 +134,7 @@ def forget(path: Path) -> None:
     """Lets go of what is known of the table, as a process does that ends."""
     with _lock:
         _heads.pop(path, None)
+        _renewed.pop(path, None)
 
 
 def new_name() -> str:

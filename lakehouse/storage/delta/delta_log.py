@@ -6,6 +6,7 @@ No data file is read.
 import io
 import json
 import os
+import threading
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -85,6 +86,25 @@ def open_table(path: Path, version: int | None = None) -> "DeltaTable":
     from deltalake import DeltaTable
 
     return DeltaTable(str(path), version=version)
+
+
+# of tables in an object store: as it was opened last, so that only later commits are read
+_opened_tables: dict[ObjectPath, "DeltaTable"] = {}
+_opening = threading.Lock()
+
+
+def _present(path: Path) -> "DeltaTable":
+    """Returns the table for a look at its present files alone."""
+    if not isinstance(path, ObjectPath):
+        return open_table(path)
+    with _opening:
+        table = _opened_tables.pop(path, None)
+        if table is not None and stamp(path, table.version()):
+            table.update_incremental()
+        else:
+            table = open_table(path)
+        _opened_tables[path] = table
+        return table
 
 
 def versions(path: Path) -> list[int]:
@@ -227,7 +247,8 @@ def files(
     """
     if not exists(path):  # removed, to be filled again
         return []
-    actions = open_table(path, version).get_add_actions(flatten=True)
+    table = _present(path) if version is None else open_table(path, version)
+    actions = table.get_add_actions(flatten=True)
     if fields is not None:
         actions = actions.select([name for name in actions.column_names if name in fields])
     return records(actions)
