@@ -140,13 +140,14 @@ def measured(settings: Settings, commands: list[str], rounds: int) -> dict[str, 
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, words in runs.items():
-            cpu = _cpu([sys.executable, *words], settings)
+            seconds = cpu([sys.executable, *words], settings)
             if number:  # the first one fills caches
-                spent[name].append(cpu)
+                spent[name].append(seconds)
     return spent
 
 
-def _cpu(command: list[str], settings: Settings) -> float:
+def cpu(command: list[str], settings: Settings) -> float:
+    """Returns the CPU seconds of a command. Raises BenchmarkError if it fails."""
     # bytecode is cached, as where people install a package: to compile it again is most of what a command would take
     environment = os.environ | to_environment(settings)
     environment |= {

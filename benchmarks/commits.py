@@ -1,63 +1,65 @@
-"""Many commits: what the next micro-batch and a reader take when a table has ten thousand behind it, maintenance beside.
+"""Many commits: what a step, a commit, a read and `table list` take when a table has a day of them behind it.
 
     python -m benchmarks.commits COMMITS SECONDS RESULT
 
-A record gets COMMITS micro-batches, one for every SECONDS of arrival; each hour of them is compacted when it is over. Then
-it and a record of a hundred micro-batches take one in turn, in the same warm process, and are read in turn: what both
-have in common, noise and warm-up, is in both. RESULT: a JSON object, case -> seconds of each.
+A record gets COMMITS micro-batches, one for every SECONDS of arrival: the first by Spark, the others by the same write with
+rows of that one, in place of the time of its plan. As in a job, commit logs are copied and the table's log is cut after each
+30 s of arrival, and each hour is maintained when it is over. Then it and a record of a hundred micro-batches take one in
+turn, in the same warm process, and are read in turn: what both have in common, noise and warm-up, is in both. RESULT: a JSON
+object, what is measured -> CPU seconds of each, of Python and Spark's JVM.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from batch_jobs import maintain
-from benchmarks import keyed, measure
+from benchmarks import command_cpu, keyed, measure
 from benchmarks.state_run import START, records
+from lakehouse.declare.columns import PARTITION, REASON
+from lakehouse.maintenance.retention import LogCuts
 from lakehouse.ranges import BEGINNING
 from lakehouse.runtime import spark_session
 from lakehouse.settings import Settings, from_environment, to_environment
+from lakehouse.storage.delta import delta_log
+from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import table_state
 from lakehouse.storage.session import Session
 from lakehouse.stream.engines import ingest
 from lakehouse.stream.micro_batch import BatchLog, StreamRun, stream_run
+from lakehouse.stream.prepared_steps import Few
 from lakehouse.stream.reading.raw_records import raw_records
 from lakehouse.testing import Stage
 
 FEW, MEASURED, ROWS = 100, 50, 100  # micro-batches, micro-batches, rows of each
+_LISTS = 5  # runs of the command
+_FLUSH = timedelta(seconds=30)
 _LIMIT = 7_200.0  # seconds
+
+Pair = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """Seconds of each micro-batch and of each read, behind few micro-batches and behind many."""
+    """CPU seconds by what is measured, of the table of few micro-batches and of that of many."""
 
     micro_batches: int
-    commits: tuple[tuple[float, ...], tuple[float, ...]]
-    reads: tuple[tuple[float, ...], tuple[float, ...]]
+    cpu: Mapping[str, Pair]
+    logged: tuple[int, int]  # versions that the logs of the two tables have
 
     @property
-    def commit(self) -> float:
-        """How many times as long a micro-batch takes behind many: by medians."""
-        return _times(self.commits)
-
-    @property
-    def read(self) -> float:
-        return _times(self.reads)
-
-
-def _times(seconds: tuple[tuple[float, ...], tuple[float, ...]]) -> float:
-    few, many = seconds
-    return median(many) / median(few)
+    def times(self) -> dict[str, float]:
+        """How many times as much each takes behind many: by medians."""
+        return {name: median(many) / median(few) for name, (few, many) in self.cpu.items()}
 
 
 def run(base: Settings, micro_batches: int, every: float) -> Aged:
@@ -75,59 +77,116 @@ def run(base: Settings, micro_batches: int, every: float) -> Aged:
     measure.run(command, to_environment(settings), settings.root / "run.log", _LIMIT)
     found = json.loads(result.read_text())
     for rows, wanted in zip(found["rows"], (FEW, micro_batches), strict=True):
-        if rows != (wanted + MEASURED) * ROWS:
+        if rows != (wanted + 2 * MEASURED) * ROWS:
             raise measure.BenchmarkError(
-                f"commits: {rows:,} rows after {wanted + MEASURED:,} micro-batches of {ROWS}; void"
+                f"commits: {rows:,} rows after {wanted + 2 * MEASURED:,} micro-batches of {ROWS}; void"
             )
-    return Aged(
-        micro_batches,
-        *(tuple(tuple(each) for each in found[name]) for name in ("commits", "reads")),
-    )
+    return Aged(micro_batches, found["cpu"], tuple(found["logged"]))
 
 
-def _commit(session: Session, query: StreamRun, n: int, step: timedelta) -> None:
-    at = START + step * n
-    log = BatchLog(BEGINNING, at, {"keys": {"0": (n + 1) * ROWS}})
-    batch = records(session, range(n * ROWS, (n + 1) * ROWS), at, n * ROWS)
-    ingest.ingest_batch(query, raw_records(query, {"key_topic": batch}), n, log)
+class _Record:
+    """A record that gets micro-batches, one for every `step` of arrival."""
+
+    def __init__(self, session: Session, step: timedelta) -> None:
+        self.session, self._step = session, step
+        self.table = session.catalog.table("arrivals")
+        self._query: StreamRun = stream_run(session, table_state.read(session, self.table))
+        self.path, self.n = session.path(self.table), 0
+        self.take_step()
+        rows = DeltaTable(str(self.path)).to_pyarrow_table()
+        self._rows = rows.append_column(REASON, pa.nulls(len(rows), pa.string()))
+
+    def take_step(self) -> None:
+        """A whole micro-batch by Spark."""
+        log = BatchLog(BEGINNING, self._at, self._inputs)
+        ids = range(self.n * ROWS, (self.n + 1) * ROWS)
+        batch = records(self.session, ids, self._at, self.n * ROWS)
+        raw = raw_records(self._query, {"key_topic": batch})
+        ingest.ingest_batch(self._query, raw, self.n, log)
+        self.n += 1
+
+    def commit(self) -> None:
+        """Writes a micro-batch without Spark, as a step does whose plan is prepared."""
+        at, rows = self._at, self._rows
+        for name, value in (("at", at), (PARTITION, f"{at:%Y-%m-%d-%H}")):
+            place = rows.schema.get_field_index(name)
+            column = pa.array([value] * len(rows), rows.schema.field(name).type)
+            rows = rows.set_column(place, name, column)
+        counted = {"arrived": len(rows), "frontier": at, "heads": {"keys-0": (at, at)}}
+        self._query.write(
+            Few(rows, {}),
+            self.n,
+            lambda _: counted,
+            noted={"topics": {}, "at": at},
+            watermark=at,
+            inputs=self._inputs,
+        )
+        self.n += 1
+
+    def fill(self, wanted: int) -> None:
+        cuts, tables = LogCuts(self.session), [self.table]
+        while self.n < wanted:
+            self.commit()
+            arrived = self.n * self._step
+            if not arrived % _FLUSH:
+                log_tables.flush(self.session.settings, tables)
+                cuts.cut(tables)
+            if not arrived % timedelta(hours=1):
+                list(maintain.run(self.session))
+
+    def read(self) -> None:
+        """Reads what the last hundred micro-batches wrote."""
+        since = (self._at - self._step * FEW).isoformat()
+        self.session.read(self.table).where(F.col("at") > F.lit(since).cast("timestamp")).agg(
+            F.max("id")
+        ).collect()
+
+    def listed(self) -> float:
+        """Returns the CPU seconds of `table list`."""
+        command = [sys.executable, "-m", "lakehouse", "table", "list"]
+        return command_cpu.cpu(command, self.session.settings)
+
+    @property
+    def _at(self) -> datetime:
+        return START + self._step * self.n
+
+    @property
+    def _inputs(self) -> dict:
+        return {"keys": {"0": (self.n + 1) * ROWS}}
 
 
-def _read(session: Session, n: int, step: timedelta) -> None:
-    """Reads what the last hundred micro-batches wrote."""
-    since = (START + step * (n - FEW)).isoformat()
-    session.read(session.catalog.table("arrivals")).where(
-        F.col("at") > F.lit(since).cast("timestamp")
-    ).agg(F.max("id")).collect()
-
-
-def _timed(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began
+def _cpu_of(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)  # the clock of another process, by Linux
 
 
 def main(micro_batches: int, step: timedelta, result: Path) -> None:
-    settings, an_hour = from_environment(), timedelta(hours=1) // step
+    settings = from_environment()
     spark = spark_session.create(settings, "commits")
-    sessions = [Stage(spark, settings.root / name, keyed).session for name in ("few", "many")]
-    states = [table_state.read(session, session.catalog.table("arrivals")) for session in sessions]
-    queries = [stream_run(*each) for each in zip(sessions, states, strict=True)]
-    filled = (FEW, micro_batches)
-    for session, query, wanted in zip(sessions, queries, filled, strict=True):
-        for n in range(wanted):
-            _commit(session, query, n, step)
-            if n % an_hour == an_hour - 1:
-                list(maintain.run(session))
-    commits, reads = ([[], []] for _ in range(2))
-    for n in range(MEASURED):
-        for i, (session, query, wanted) in enumerate(zip(sessions, queries, filled, strict=True)):
-            commits[i].append(_timed(partial(_commit, session, query, wanted + n, step)))
-            reads[i].append(_timed(partial(_read, session, wanted + n, step)))
-    rows = [
-        DeltaTable(str(session.path(session.catalog.table("arrivals")))).count()
-        for session in sessions
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    both = [
+        _Record(Stage(spark, settings.root / name, keyed).session, step) for name in ("few", "many")
     ]
-    result.write_text(json.dumps({"commits": commits, "reads": reads, "rows": rows}))
+    for record, wanted in zip(both, (FEW, micro_batches), strict=True):
+        record.fill(wanted)
+    logged = [len(delta_log.versions(record.path)) for record in both]
+
+    def measured(act: Callable[[_Record], object]) -> tuple[list[float], list[float]]:
+        spent: tuple[list[float], list[float]] = [], []
+        for _ in range(MEASURED):
+            for record, into in zip(both, spent, strict=True):
+                before = time.process_time() + _cpu_of(jvm)
+                act(record)
+                into.append(time.process_time() + _cpu_of(jvm) - before)
+        return spent
+
+    cpu = {
+        "a step": measured(_Record.take_step),
+        "a commit": measured(_Record.commit),
+        "a read of the last hundred": measured(_Record.read),
+        "table list": [[record.listed() for _ in range(_LISTS)] for record in both],
+    }
+    rows = [DeltaTable(str(record.path)).count() for record in both]
+    result.write_text(json.dumps({"cpu": cpu, "logged": logged, "rows": rows}))
     spark.stop()
 
 

@@ -167,14 +167,13 @@ def _recovered(recoveries: Sequence[Recovery]) -> Table:
 
 
 def _aged(aged: Sequence[Aged]) -> Table:
-    table = Table("micro-batches before", title="seconds, medians")
-    for column in ("a micro-batch", "a read of the last hundred"):
+    table = Table("micro-batches before", title="CPU seconds, medians")
+    for column in ("versions in the log", *aged[0].cpu):
         table.add_column(column, justify="right")
     for each in aged:
-        for before, commits, reads in zip(
-            (FEW, each.micro_batches), each.commits, each.reads, strict=True
-        ):
-            table.add_row(f"{before:,}", f"{median(commits):.3f}", f"{median(reads):.3f}")
+        for place, before in enumerate((FEW, each.micro_batches)):
+            spent = (f"{median(pair[place]):.3f}" for pair in each.cpu.values())
+            table.add_row(f"{before:,}", f"{each.logged[place]:,}", *spent)
     return table
 
 

@@ -175,6 +175,10 @@ class ObjectPath(PosixPath):
         with _errors(self):
             _obstore().delete(self._store, self.key)
 
+    def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
+        """Makes an empty object, unless there is one."""
+        self.create(b"")
+
     def copy_to(self, target: "ObjectPath") -> None:
         """Copies the object within its store, without its passing through this process."""
         with _errors(self):

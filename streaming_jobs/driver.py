@@ -17,9 +17,10 @@ from typing import Any
 from lakehouse import processes
 from lakehouse.declare.table import Table
 from lakehouse.errors import BrokerError, JobError
+from lakehouse.maintenance.retention import LogCuts
 from lakehouse.runtime import kafka_broker, kafka_client, kafka_topics
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import committer
+from lakehouse.storage.delta import committer, delta_log
 from lakehouse.storage.lakehouse import Lakehouse, load
 from lakehouse.storage.log import log_tables
 from lakehouse.storage.position import declared_state
@@ -66,7 +67,7 @@ class Job:
         self.queries: dict[str, SupervisedQuery] = {}
         self.references: References  # once there is a session
         self.previews: Previews
-        self.flushed = time.monotonic()
+        self.flushed, self.log_cuts = time.monotonic(), LogCuts(lakehouse)
         self.progress_log = ProgressLog()
 
     def run(self) -> None:
@@ -183,7 +184,9 @@ class Job:
         self._stage(f"table {table.name}")
         try:
             queries.prepare(session, [table])
-            committer.take_over(session.path(table), self.pipeline)
+            for path in (session.path(table), session.path(table, "quarantine")):
+                if delta_log.exists(path):
+                    committer.take_over(path, self.pipeline)
         except Exception as err:
             if isinstance(err, OF_THE_PROCESS) or healing.is_transient(str(err)):
                 raise
@@ -225,7 +228,9 @@ class Job:
                 return
             self.process.obey()
             if time.monotonic() - self.flushed > _FLUSH:
-                log_tables.flush(self.settings, [q.table for q in self.queries.values()])
+                tables = [query.table for query in self.queries.values()]
+                log_tables.flush(self.settings, tables)
+                self.log_cuts.cut(tables)  # after the flush: what records commits is cut
                 job_logs.shorten_log(self.settings, self.pipeline)
                 kafka_broker.shorten_log(self.settings)
                 self.flushed = time.monotonic()

@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--on-s3",
         action="store_true",
-        help="stories and stages have their root in an S3 server that is started for them",
+        help="stories and stages have their root in an S3 server that loses one answer in 20, and refuses one request",
     )
     parser.addoption(
         "--turn", type=int, help="of the tests marked turn this third alone: 0, 1 or 2"
@@ -122,8 +122,10 @@ def grounds(pytestconfig):
     if not pytestconfig.getoption("on_s3"):
         yield Grounds()
         return
-    with s3_server.running():
+    faults = s3_server.Faults(lost=0.05, refused=0.05)
+    with s3_server.running(faults):
         yield Grounds(s3_server.folder("tests"))
+    assert faults.counts["lost"] and faults.counts["refused"]
 
 
 @pytest.fixture(scope="session")

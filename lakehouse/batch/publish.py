@@ -21,7 +21,7 @@ from lakehouse.declare.columns import PARTITION, REASON, WINDOW, quoted
 from lakehouse.declare.table import Table
 from lakehouse.errors import DeclarationError
 from lakehouse.ranges import Range, partition_range
-from lakehouse.storage.delta import delta_writer
+from lakehouse.storage.delta import committer, delta_writer
 from lakehouse.storage.delta.digest import EMPTY, Digest, digests_by
 from lakehouse.storage.keyed import lookup_answers
 from lakehouse.storage.lakehouse import Lakehouse
@@ -148,6 +148,7 @@ def _committed(
         )
     if not commits:
         noted()
+    committer.check(path)  # of what follows is no commit that would be refused
     for partition, content in files.items():
         rows = str(comparison.wanted.get(partition, EMPTY))
         report_files.keep(

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from lakehouse.declare.catalog import Catalog
 from lakehouse.declare.table import Table
+from lakehouse.logs import warn_once
 from lakehouse.ranges import PARTITION_LENGTHS, floor, partition_range, text
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta.delta_log import Change
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log import published_position
 from lakehouse.storage.log.commit_log import frontier
@@ -121,33 +122,34 @@ def wished(lakehouse: Lakehouse, table: Table) -> dict[str, int]:
 
 
 def _of_undeclared(lakehouse: Lakehouse, table: Table, starts: Iterable[datetime]) -> int | None:
-    """Returns the version at which a table that is declared now begins: at the first start that is near enough, if any is."""
+    """Returns the version at which a table that is declared now begins: at the first start that is near enough, if any is.
+
+    That is the last version before any commit that may have rows from the start on.
+    """
     path, most = lakehouse.path(table), _YET * lakehouse.settings.versions
     oldest, latest = delta_log.oldest(path), delta_log.latest(path)
     if latest - oldest < lakehouse.settings.versions:
         return None
+    column = lakehouse.catalog.event_time(table) if table.kind.reads_sources else ""
+    nearest = max(oldest, latest - most)
+    changes = delta_log.changes(path, nearest - 1, column) or []
     for start in starts:
-        version = _reaching(lakehouse.catalog, table, path, start)
-        if latest - version <= most:
+        reaching = (change.version for change in changes if _reaches(table, change, start))
+        version = next(reaching, latest + 1) - 1
+        if version >= nearest:
             return version
-        if version >= oldest:  # else they are gone already
-            _log.warning(
-                f"table={table.name}, versions={latest - version:,}: a table that is declared now and begins at {text(start)} "
-                f"needs them, and {most:,} are kept for that; declare it in the next partition, or set LAKEHOUSE_VERSIONS higher"
+        if nearest > oldest:  # else they are gone already
+            message = (
+                f"table={table.name}, versions={most:,}: a table that is declared now and begins at {text(start)} needs more, "
+                "and no more are kept for that; declare it in the next partition, or set LAKEHOUSE_VERSIONS higher"
             )
+            warn_once(_log, message)
     return None
 
 
-def _reaching(catalog: Catalog, table: Table, path: Path, instant: datetime) -> int:
-    """Returns the last kept version before any commit that may have rows from the instant on: a stream begins there."""
-    column = catalog.event_time(table) if table.kind.reads_sources else ""
-    for change in delta_log.changes(path, delta_log.oldest(path) - 1, column) or ():
-        spans = change.spans or [
-            partition_range(key, table.partition_by) for key in change.partitions
-        ]
-        if any(span.end > instant for span in spans):
-            return change.version - 1
-    return delta_log.latest(path)
+def _reaches(table: Table, change: Change, instant: datetime) -> bool:
+    spans = change.spans or (partition_range(key, table.partition_by) for key in change.partitions)
+    return any(span.end > instant for span in spans)
 
 
 def _read_up_to(checkpoint: Path, identity: str) -> int | None:

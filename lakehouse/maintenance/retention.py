@@ -10,7 +10,7 @@ technical columns; a stream that reads the table sees no change.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,19 +19,22 @@ from typing import get_args
 from lakehouse.declare.columns import PARTITION
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
+from lakehouse.errors import CommitError, JobError
+from lakehouse.logs import warn_once
 from lakehouse.maintenance import needs
 from lakehouse.ranges import BEGINNING, partition_range
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import delta_log, housekeeping
+from lakehouse.storage.delta import committer, delta_log, housekeeping
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commit_log import frontier
 from lakehouse.storage.versions import read_holds
 
 _log = logging.getLogger(__name__)
 
-_SMALL = 50 << 20  # bytes; Delta's target is twice that, so that two small files always make one
+_GROWN = 250  # versions, after which a job looks at a log again: what readers need of it takes half a second to find out
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +109,46 @@ def maintain(settings: Settings, place: Place) -> Maintenance:
     planned = plan(settings, place)
     if planned.partitions:
         housekeeping.compact(place.path, planned.partitions)
+    committer.check(place.path)
     if planned.obsolete:
         _remove_obsolete(settings, place, planned.oldest, dry_run=False)
     housekeeping.cut(place.path, planned.oldest)
     return planned
+
+
+class LogCuts:
+    """Cuts the logs of a job's tables between two runs of maintenance: a commit a second makes 3,600 versions an hour."""
+
+    def __init__(self, lakehouse: Lakehouse) -> None:
+        self._lakehouse = lakehouse
+        self._looked_at: dict[str, int] = {}
+
+    def cut(self, tables: Iterable[Table]) -> None:
+        """Cuts the log that has grown most since it was looked at, if that is enough: one, for the job's heart to beat on.
+
+        A table that another process rewrites is left to the next look.
+        """
+        grown = {table.name: self._grown(table) for table in tables}
+        name = max(grown, key=grown.__getitem__, default="")
+        if grown.get(name, 0) < _GROWN:
+            return
+        self._looked_at[name] += grown[name]
+        table, settings = self._lakehouse.catalog.table(name), self._lakehouse.settings
+        try:
+            with publishing(settings, table):
+                for place in places(self._lakehouse, table):
+                    housekeeping.cut(place.path, _oldest(settings, place)[0])
+        except JobError as err:
+            _log.info(f"table={name}: its log is cut later: {err}")
+        except CommitError as err:
+            warn_once(_log, f"table={name}: its log is not cut: {err}")
+
+    def _grown(self, table: Table) -> int:
+        """Returns the versions of the table and its quarantine since the last look; at first those that the logs have."""
+        paths = [self._lakehouse.path(table, side) for side in ("", "quarantine")]
+        if table.name not in self._looked_at:
+            self._looked_at[table.name] = sum(map(delta_log.oldest, paths))
+        return sum(committer.head(path).version for path in paths) - self._looked_at[table.name]
 
 
 def forget(place: Place) -> None:
@@ -123,7 +162,7 @@ def _scattered(place: Place) -> tuple[tuple[str, ...], int]:
     """Returns the closed partitions that have more than one small file, and the number of these files."""
     counts: dict[str, int] = {}
     for file in delta_log.files(place.path):
-        if file["size_bytes"] < _SMALL:
+        if file["size_bytes"] < housekeeping.SMALL:
             partition = file.get(f"partition.{PARTITION}", "")
             counts[partition] = counts.get(partition, 0) + 1
     scattered = sorted(p for p, n in counts.items() if n > 1 and place.closed(p))

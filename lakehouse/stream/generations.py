@@ -23,7 +23,7 @@ from typing import Any
 from lakehouse.declare.table import Table
 from lakehouse.errors import CommitError, JobError
 from lakehouse.ranges import BEGINNING
-from lakehouse.storage.delta import delta_log, delta_writer
+from lakehouse.storage.delta import delta_log, delta_writer, small_commits
 from lakehouse.storage.disk import layout
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.commits import NOTHING, Commit
@@ -317,4 +317,4 @@ def _put_back_aside(lakehouse: Lakehouse, table: Table, standing: Standing) -> N
             f"table={table.name}, version={first - 1}: its quarantine must go back to that with it, and the log does not reach "
             f"there any more; put back {path} as it was then"
         )
-    delta_log.open_table(path).restore(first - 1)
+    small_commits.put_back(path, first - 1)

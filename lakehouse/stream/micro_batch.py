@@ -25,7 +25,7 @@ from lakehouse.declare.columns import ORIGIN, PARTITION, REASON, WINDOW
 from lakehouse.declare.table import Table
 from lakehouse.ranges import BEGINNING, EPOCH, micros, partition_format
 from lakehouse.runtime.service import Service
-from lakehouse.storage.delta import delta_log, delta_stream, delta_writer
+from lakehouse.storage.delta import committer, delta_log, delta_stream, delta_writer
 from lakehouse.storage.delta.arrow import in_spark
 from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit, recorded, unwritten
@@ -315,6 +315,7 @@ class StreamRun:
         for point in ("begin", "rows", "quarantine"):
             self.reached(point)
         version = before.version if before else delta_writer.version(self.session.path(self.table))
+        committer.check(self.session.path(self.table))  # no commit follows that would be refused
         if before and SEEN in before.inputs:  # rows yet to be read may still see these versions
             known["inputs"] = {**known["inputs"], SEEN: before.inputs[SEEN]}
         self._add(replace(self._commit(batch, **known), version=version))

@@ -13,16 +13,23 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from batch_jobs import commands, maintain
+from lakehouse.errors import CommitError
 from lakehouse.examples.sensors import tables as sensors
 from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Place
 from lakehouse.ranges import parse_range
 from lakehouse.settings import Settings, to_environment
-from lakehouse.storage.delta import committer, delta_log, delta_writer, housekeeping, table_creation
+from lakehouse.storage.delta import (
+    committer,
+    delta_log,
+    delta_writer,
+    housekeeping,
+    log_state,
+    table_creation,
+)
 from lakehouse.storage.delta.digest import digest
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.versions import read_holds
@@ -198,7 +205,7 @@ def test_compacting_and_appending_do_not_disturb_each_other(spark, tmp_path):
     )
     assert delta_log.committed(path, "rows:stream:1") == 2 and files_of(path) == {"p": 4}
 
-    early = DeltaTable(str(path))
+    early = log_state.newest(path)
     delta_writer.append(rows, path, "rows:stream:1", 3, {})
     housekeeping._compact(early, ("p",))
     assert (
@@ -241,10 +248,14 @@ def test_what_another_run_rewrites_meanwhile_is_left_to_it(spark, tmp_path):
     path = tmp_path / "rows"
     rows = spark.range(20).selectExpr("id", "'p' AS _partition").repartition(3)
     rows.write.format("delta").partitionBy("_partition").save(str(path))
-    early = DeltaTable(str(path))
-    delta_writer.replace(rows, path, ["p"], {"run": "1"})
-    with pytest.raises(CommitFailedError):
-        housekeeping._compact(early, ("p",))
+    for rewrite in (
+        lambda: delta_writer.replace(rows, path, ["p"], {"run": "1"}),
+        lambda: housekeeping.compact(path, ("p",)),
+    ):
+        early = log_state.newest(path)
+        rewrite()
+        with pytest.raises(CommitError, match="another run rewrote what was being compacted"):
+            housekeeping._compact(early, ("p",))
     assert spark.read.format("delta").load(str(path)).count() == 20
 
 

@@ -163,7 +163,7 @@ def times(stage: Stage) -> dict[int, datetime]:
 
 
 def changes(theirs: Accounts, version: int) -> bool:
-    return bool(delta_log.moved_of(delta_log.actions(theirs.there, version) or []))
+    return bool(delta_log.moved(theirs.there, version))
 
 
 def valid(stage: Stage, at: datetime) -> Rows:

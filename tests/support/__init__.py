@@ -32,6 +32,7 @@ killed_run       a run of a job of Dagster's, killed before one of its steps: a 
 iceberg_shop     an Iceberg table in a catalog, and what its owner does to it
 orders           two topics, and a process function over both
 orders_in_a_folder  orders in files, and totals whose state Spark keeps: a pipeline without a broker
+sleeper          a process that runs streams and backfills, and stops itself at a commit point
 sites            readings of sites that are slow, and whose watermark waits for them
 sales            reports over rows that may come late
 visitors         a process function whose state lasts

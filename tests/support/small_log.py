@@ -54,7 +54,7 @@ def aged(root: Path, days: int) -> None:
     for path in root.rglob("*"):
         if "_delta_log" in path.parts and path.suffix == ".json":
             text = re.sub(
-                r'(deletionTimestamp|modificationTime|timestamp)":(\d+)',
+                r'(deletionTimestamp|modificationTime|timestamp)": ?(\d+)',
                 _older(days),
                 path.read_text(),
             )

@@ -355,7 +355,7 @@ def test_on_a_full_disk_no_process_acts_again_and_again(lakehouse, server, monke
 def test_a_process_that_was_replaced_does_nothing_more(lakehouse, server):
     former = opened(lakehouse)
     caught_up(lakehouse)
-    with pytest.raises(SinkError, match=r"epoch=1: another process has taken the target over"):
+    with pytest.raises(SinkError, match=r"epoch=\d+: another process has taken the target over"):
         follow(former)
     assert numbers(server) == [1]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse.errors import CommitError
@@ -46,6 +47,47 @@ def test_a_commit_whose_answer_was_lost_is_there_once(table, monkeypatch, answer
         assert delta_writer.append(rows(batch), table, APP, batch, {}) == batch + 1
     assert delta_log.latest(table) == 3 and log_state.rows(table) == 3
     assert list(delta_log.folder(table).glob(".*tmp")) == []
+
+
+def test_an_error_after_a_commit_has_landed_is_none(table, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "unlink", fails)
+    assert delta_writer.append(rows(1), table, APP, 0, {}) == 1
+    assert delta_log.latest(table) == 1 and log_state.rows(table) == 1
+
+
+def test_a_table_is_made_once_and_by_one_of_those_that_make_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_log, "exists", lambda path: False)  # each has looked before
+    columns = StructType([StructField("n", LongType())])
+    first, second = (
+        committer.head(table_creation.create(tmp_path / "t", columns, False, "n").path).metadata
+        for _ in range(2)
+    )
+    assert first["id"] == second["id"] and delta_log.latest(tmp_path / "t") == 0
+
+
+def test_an_error_of_deltalake_after_its_commit_has_landed_is_none(table):
+    opened = DeltaTable(str(table))
+    with committer.by_deltalake(table) as properties:
+        write_deltalake(opened, rows(1), mode="append", commit_properties=properties)
+        raise CommitFailedError("its answer was lost")
+    with pytest.raises(CommitFailedError), committer.by_deltalake(table):
+        raise CommitFailedError("another writer was faster")
+    assert delta_log.latest(table) == 1
+
+
+def test_a_file_that_is_committed_twice_is_read_once(table):
+    write_deltalake(str(table), rows(1), mode="append")
+    again = delta_log.actions(table, 1)
+    for version in (2, 3):  # deltalake and Spark do so by themselves, after a lost answer
+        assert committer._create(table, version, again)
+    assert [len(delta_log.moved(table, version)) for version in (1, 2, 3)] == [1, 0, 0]
+    assert [change.version for change in delta_log.changes(table, 0)] == [1]
+    DeltaTable(str(table)).delete()
+    assert committer._create(table, 5, again), "it was restored, say"
+    assert [kind for kind, _ in delta_log.moved(table, 5)] == ["add"]
 
 
 def test_a_commit_that_did_not_land_raises_its_error(table, monkeypatch):

@@ -17,8 +17,9 @@ from lakehouse.maintenance import retention
 from lakehouse.maintenance.retention import Maintenance
 from lakehouse.reconcile import invalidation
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import housekeeping
+from lakehouse.storage.delta import delta_log, housekeeping, log_state
 from lakehouse.storage.disk.layout import table_path
+from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
 from lakehouse.storage.log.certificates import Certificate, certificates, certify
 from lakehouse.storage.log.commit_log import CommitLog
@@ -82,7 +83,7 @@ def test_a_log_of_many_versions_is_cut_and_what_readers_were_told_of_stays(tmp_p
     log = Log(tmp_path)
     last = log.append(8)
     first = set(DeltaTable(str(log.path)).file_uris())
-    housekeeping._compact(DeltaTable(str(log.path)), ("2026-01-01-00",))
+    housekeeping.compact(log.path, ("2026-01-01-00",))
     assert log.maintained() == (last, "") and all(Path(file).exists() for file in first), (
         "for a day"
     )
@@ -143,7 +144,7 @@ def test_what_a_new_table_would_begin_with_stays_for_so_many_versions(tmp_path, 
     last = step(2, 1)
     assert log.maintained() == (last - 1, "")
     [ended] = caplog.messages
-    assert "versions=9: a table that is declared now and begins at 2026-01-01T01:00:00Z" in ended
+    assert "versions=8: a table that is declared now and begins at 2026-01-01T01:00:00Z" in ended
     step(3, 9)
     assert log.maintained()[1] == "" and len(caplog.messages) == 1, "what is gone is held no more"
 
@@ -169,7 +170,7 @@ def test_log_tables_are_made_few_files_while_verdicts_come_in(tmp_path):
     for minute in range(3):
         certify(settings, [_certificate(minute)])
     (place,) = retention.log_tables(settings)
-    early = DeltaTable(str(place.path))
+    early = log_state.newest(place.path)
     certify(settings, [_certificate(3)])
     housekeeping._compact(early, ("",))
     done = retention.maintain(settings, place)
@@ -183,3 +184,23 @@ def _certificate(minute: int) -> Certificate:
         table="sensor_averages", start=at, end=at, verdict="EQUAL", rows_in_table=1, rows_recomputed=1, rows_by_batch_runs=0,
         checksum_in_table="", checksum_recomputed="", frontier=at, version=1, inputs={}, code_version="", at=at, seconds=0.0,
     )  # fmt: skip
+
+
+def test_a_job_cuts_the_log_that_has_grown_and_leaves_files(tmp_path, monkeypatch):
+    log = Log(tmp_path)
+    monkeypatch.setattr(retention, "_GROWN", 4)
+    cuts, files = retention.LogCuts(log.lakehouse), set[str]()
+    for versions, oldest in ((3, 0), (4, 5), (3, 5), (1, 9)):
+        last = log.append(versions)
+        files |= set(DeltaTable(str(log.path)).file_uris())
+        cuts.cut([log.table])
+        assert delta_log.oldest(log.path) == oldest, last
+    with read_holds.under_way(log.settings):
+        log.append(5)
+        cuts.cut([log.table])
+        assert delta_log.oldest(log.path) in (9, 10), "a run reads what was there as it began"
+    assert all(Path(file).exists() for file in files)
+    log.append(4)
+    with publishing(log.settings, log.table):
+        cuts.cut([log.table])
+    assert delta_log.oldest(log.path) in (9, 10), "another process rewrites it"

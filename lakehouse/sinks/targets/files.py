@@ -3,6 +3,7 @@
     exports/payments/
       _manifest.json            table, version, position, and each file with its rows, bytes and checksum
       _epoch                    whose turn it is to write
+      _writer-3/                where that process writes the next manifest
       region=north/v12-3-0.parquet
 
 A version that only adds rows is one more file in each of its partitions. Any other one writes the
@@ -35,6 +36,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import base
 from lakehouse.sinks.formats.encoding import key_of, text_of, value_of
 from lakehouse.sinks.targets.files_folder import MANIFEST, Folder, Format, decoded, encoded
+from lakehouse.storage.disk.files import exists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,24 +132,25 @@ class FilesSink(Sink):
 
     def open(self) -> None:
         with self._folder.lock():
-            try:
-                manifest, readable = self._folder.read(), True
-            except SinkError:  # the position says so
-                manifest, readable = None, False
             names = self._folder.names()
             ours = {name for name in names if _OURS.fullmatch(name)}
+            path = self._folder.path
+            if names and not ours and not exists(path / MANIFEST):
+                raise SinkError(
+                    f"target={self._target.name}, path={path}: it has files ({min(names)}); name an empty folder"
+                )
+            # the number may be gone, and no name of a file may come again
+            self._epoch = max([self._folder.epoch(), *map(_epoch_of, ours)]) + 1
+            self._folder.take_over(self._epoch)
+            try:
+                manifest = self._folder.read()
+            except SinkError:  # the position says so
+                return
             if manifest:  # what a process wrote that died before its commit
                 for name in ours - _names_in(manifest):
                     self._folder.remove(name)
-            elif readable and not ours:
-                if names:
-                    raise SinkError(
-                        f"target={self._target.name}, path={self._folder.path}: it has files ({min(names)}); name an empty folder"
-                    )
-                self._folder.publish(_nothing())  # its absence is a loss from now on
-            # the number may be gone, and no name of a file may come again
-            self._epoch = max([self._folder.epoch(), *map(_epoch_of, ours)]) + 1
-            self._folder.write_epoch(self._epoch)
+            elif not ours:
+                self._publish(_nothing())  # its absence is a loss from now on
 
     def position(self) -> Position | None:
         self._manifest = manifest = self._folder.read()
@@ -191,14 +194,15 @@ class FilesSink(Sink):
             "position": json.loads(position.to_json()),
         }
         with self._folder.lock():
-            if self._folder.epoch() != self._epoch:
-                raise base.replaced(
-                    f"target={self._target.name}", "nothing of what it wrote is in the manifest"
-                )
-            self._folder.publish(manifest)
+            self._publish(manifest)
         for name in expired:
             self._folder.remove(name)
         self._manifest = manifest
+
+    def _publish(self, manifest: Mapping[str, Any]) -> None:
+        if not self._folder.publish(manifest, self._epoch):
+            what = "nothing of what it wrote is in the manifest"
+            raise base.replaced(f"target={self._target.name}", what)
 
     def rows(self, version: int) -> Iterator[tuple[str, str, bool]]:
         for entry in self._state()["files"]:

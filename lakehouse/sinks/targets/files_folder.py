@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,13 +19,13 @@ from lakehouse.paths import within
 from lakehouse.sinks import base
 from lakehouse.sinks.formats.encoding import rows_of, text_of, value_of
 from lakehouse.storage.disk import locks
-from lakehouse.storage.disk.files import replace_bytes, replace_file
+from lakehouse.storage.disk.files import replace_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MANIFEST = "_manifest.json"
-_EPOCH, _LOCK = "_epoch", "_lock"
+_EPOCH, _LOCK, _STAGING = "_epoch", "_lock", "_writer-"
 _FOREIGN = "_foreign"  # where a repair moves files that no follower wrote
 _LOCKED = 30.0  # seconds to wait for another process that replaces the manifest
 Format = Literal["parquet", "csv", "json"]
@@ -54,9 +55,22 @@ class Folder:
             what = f"{self.path / MANIFEST} cannot be read ({err})"
             raise base.unsound(self.target, what) from err
 
-    def publish(self, manifest: Mapping[str, Any]) -> None:
-        replace_file(self.path / MANIFEST, manifest)
+    def publish(self, manifest: Mapping[str, Any], epoch: int) -> bool:
+        """Replaces the manifest; False if a process of a later epoch has taken the folder over.
+
+        It is renamed from the folder of its epoch, which that process has removed: no lock has to reach both.
+        """
+        beside = self.path / f"{_STAGING}{epoch}" / MANIFEST
+        try:
+            with beside.open("w") as file:
+                json.dump(manifest, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path / MANIFEST)
+        except FileNotFoundError:
+            return False
         _sync(self.path)
+        return True
 
     def remove(self, name: str) -> None:
         within(self.path, name).unlink(missing_ok=True)
@@ -110,8 +124,12 @@ class Folder:
         except (FileNotFoundError, ValueError):
             return 0
 
-    def write_epoch(self, epoch: int) -> None:
+    def take_over(self, epoch: int) -> None:
+        """Makes the epoch the only one that replaces the manifest."""
         replace_bytes(self.path / _EPOCH, str(epoch).encode())
+        for former in self.path.glob(f"{_STAGING}*"):
+            shutil.rmtree(former)
+        (self.path / f"{_STAGING}{epoch}").mkdir()
 
     def lock(self) -> AbstractContextManager[object]:
         """Holds the lock of the folder. Raises SinkAway if another process has it for too long."""

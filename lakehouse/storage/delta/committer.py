@@ -11,16 +11,21 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from lakehouse.errors import CommitError
 from lakehouse.object_paths import ObjectPath
 from lakehouse.storage.delta import delta_log, log_state, recent_commits
 from lakehouse.storage.delta.log_state import LogState
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +61,8 @@ _LEGACY = {
 _heads: dict[Path, LogState] = {}
 _renewed: dict[Path, float] = {}  # when that was, of a table in an object store
 _MOMENT = 5.0  # seconds
-# of each table that this process has taken over: the application of the fence, and the epoch of this process
-_fences: dict[Path, tuple[str, int]] = {}
+# of each table: the applications of the fences that this process is within, each with the epoch of this process
+_fences: dict[Path, dict[str, int]] = defaultdict(dict)
 _lock = threading.Lock()
 
 
@@ -79,16 +84,16 @@ def commit(
     Raises CommitError if the application has committed that batch before, if another process has taken the table over, if
     the table asks for what is not kept here, or if other writers do not pause.
     """
-    end = time.monotonic() + PATIENCE
+    nonce, end = str(uuid.uuid4()), time.monotonic() + PATIENCE
     while time.monotonic() < end:
         state = log()
         read = state.version  # before it is judged: another thread may move it on
         _check_kept(state)
         _check_fence(state)
         transaction = _transaction(state, *batch) if batch else []
-        actions = [_info(read, metadata, info), *transaction, *change(state)]
+        actions = [_info(read, metadata, info | {"txnId": nonce}), *transaction, *change(state)]
         _check_removals(state, actions)
-        if not _create(state.path, read + 1, actions):
+        if not _make(state.path, read + 1, actions, nonce):
             _renewed.pop(state.path, None)  # another writer was faster
             continue
         state.committed(read + 1, actions)
@@ -101,18 +106,65 @@ def commit(
     )
 
 
+def create(path: Path, protocol: Mapping, metadata: Mapping) -> None:
+    """Makes a table by its version 0. One that is there stays, also if another process makes it at the same time."""
+    nonce = str(uuid.uuid4())
+    about = {"operation": "CREATE TABLE", "operationParameters": {}, "txnId": nonce}
+    delta_log.folder(path).mkdir(parents=True, exist_ok=True)
+    forget(path)
+    _make(path, 0, [_info(-1, "", about), {"protocol": protocol}, {"metaData": metadata}], nonce)
+
+
 def take_over(path: Path, name: str) -> None:
     """Makes this process the only one that commits to a table under that name, by a commit that raises the table's epoch.
 
     A process that took it over before, and slept since, is refused its next commit, wherever it slept: no clock and no
     lock decides. Raises CommitError if another process takes it over at the same time.
     """
-    app = f"fence:{name}"
-    _fences.pop(path, None)
+    leave(path, name)
     _renewed.pop(path, None)
-    epoch = head(path).batches.get(app, 0) + 1
+    # a table that was put back has an older epoch, and none may come again that a process has that slept since
+    app, epoch = _fence(name), max(_epoch(path, name) + 1, now())
     commit(partial(head, path), lambda _: [], "", (app, epoch), operation="TAKE OVER")
-    _fences[path] = app, epoch
+    _fences[path][app] = epoch
+
+
+def join(path: Path, name: str) -> None:
+    """Makes this process one that commits to a table under that name until another takes it over."""
+    _fences[path][_fence(name)] = _epoch(path, name)
+
+
+def leave(path: Path, name: str) -> None:
+    """Ends what `take_over` or `join` began: this process may commit to the table otherwise."""
+    _fences[path].pop(_fence(name), None)
+
+
+def check(path: Path) -> None:
+    """Raises CommitError if another process has taken the table over from this one."""
+    _renewed.pop(path, None)
+    _check_fence(head(path))
+
+
+@contextmanager
+def by_deltalake(path: Path, *transactions: "Transaction") -> Iterator["CommitProperties"]:
+    """Gives the properties of a commit that deltalake makes: an error of one that has landed all the same is none.
+
+    It is made beside the fences, so it may only add rows that no other process adds, or move rows to other files: deltalake
+    refuses that if one of the files has gone. Raises CommitError as `check`.
+    """
+    from deltalake import CommitProperties
+    from deltalake.exceptions import DeltaError
+
+    check(path)
+    nonce, first = str(uuid.uuid4()), delta_log.latest(path) + 1
+    try:
+        yield CommitProperties(
+            custom_metadata={"nonce": nonce}, app_transactions=[*transactions] or None
+        )
+    except (DeltaError, OSError):
+        later = range(first, delta_log.latest(path) + 1)
+        if not any(_nonce(path, version, "nonce") == nonce for version in later):
+            raise
 
 
 def head(path: Path) -> LogState:
@@ -201,12 +253,21 @@ def _check_kept(state: LogState) -> None:
         )
 
 
+def _fence(name: str) -> str:
+    return f"fence:{name}"
+
+
+def _epoch(path: Path, name: str) -> int:
+    return head(path).batches.get(_fence(name), 0)
+
+
 def _check_fence(state: LogState) -> None:
-    app, epoch = _fences.get(state.path, ("", 0))
-    if (last := state.batches.get(app, 0)) > epoch:
-        raise CommitError(
-            f"table={state.path.name}, epoch={epoch}: another process has taken it over (epoch {last}); this one writes no more"
-        )
+    for app, epoch in [*_fences[state.path].items()]:
+        if (last := state.batches.get(app, 0)) > epoch:
+            raise CommitError(
+                f"table={state.path.name}, epoch={epoch}: another process has taken it over (epoch {last}); this one writes no "
+                "more"
+            )
 
 
 def _check_removals(state: LogState, actions: Sequence[Mapping]) -> None:
@@ -216,6 +277,20 @@ def _check_removals(state: LogState, actions: Sequence[Mapping]) -> None:
             f"table={state.path.name}, delta.appendOnly=true: rows are only added to it, and this commit replaces some; take "
             "the property off"
         )
+
+
+def _make(path: Path, version: int, actions: Sequence[Mapping], nonce: str) -> bool:
+    """Makes the commit if that version is not there yet. After an error, or if it is there, its nonce says whose it is."""
+    try:
+        return _create(path, version, actions) or _nonce(path, version) == nonce
+    except OSError:
+        if _nonce(path, version) != nonce:
+            raise
+        return True
+
+
+def _nonce(path: Path, version: int, name: str = "txnId") -> str:
+    return (delta_log.commit_info(path, version) or {}).get(name, "")
 
 
 def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
@@ -231,12 +306,8 @@ def _create(path: Path, version: int, actions: Sequence[Mapping]) -> bool:
     try:
         beside.write_text(content)
         os.link(beside, file)
-    except OSError as err:
-        # a mounted disk may make the link, and lose the answer
-        landed = file.exists() and beside.exists() and beside.samefile(file)
-        if not landed and not isinstance(err, FileExistsError):
-            raise
-        return landed
+    except FileExistsError:
+        return False
     finally:
         beside.unlink(missing_ok=True)
     return True
@@ -280,12 +351,11 @@ def _info(read: int, metadata: str, more: Mapping[str, Any]) -> dict:
             "timestamp": now(),
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
-            "readVersion": read,
+            **({"readVersion": read} if read >= 0 else {}),
             "isolationLevel": "Serializable",
             "isBlindAppend": False,
             **({"userMetadata": metadata} if metadata else {}),
-            "engineInfo": "lakehouse",
-            "txnId": str(uuid.uuid4()),
+            "engineInfo": delta_log.ENGINE,
             **more,
         }
     }

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _EVER = Range(BEGINNING, OPEN_END)
+ENGINE = "lakehouse"  # what commits of ours name as their engine
+# versions: so many times other engines try a commit again, whose answer was lost
+_TRIES = 16
 # Delta cuts the greatest timestamp of a file to milliseconds
 _CUT = timedelta(milliseconds=1, microseconds=1)
 
@@ -167,10 +170,10 @@ def committed(path: Path, app: str) -> int:
 def moved(path: Path, version: int) -> list[tuple[str, dict]] | None:
     """The files that a version added ("add") and removed ("remove") so that rows came or went.
 
-    None if the log does not have the version. Compaction moves none.
+    None if the log does not have the version. Compaction moves none, and a commit that was made twice moves none again.
     """
     of_version = actions(path, version)
-    return None if of_version is None else moved_of(of_version)
+    return None if of_version is None else moved_of(path, version, of_version)
 
 
 def rows_from(path: Path) -> int | None:
@@ -358,17 +361,35 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-def moved_of(actions: Iterable[Mapping]) -> list[tuple[str, dict]]:
-    """Returns what `moved` does, from the actions of a commit."""
+def moved_of(path: Path, version: int, of_version: Sequence[Mapping]) -> list[tuple[str, dict]]:
+    """Returns what `moved` does, from the actions of the version."""
     files = (
-        (kind, action[kind]) for action in actions for kind in ("add", "remove") if kind in action
+        (kind, action[kind])
+        for action in of_version
+        for kind in ("add", "remove")
+        if kind in action
     )
-    return [(kind, file) for kind, file in files if file["dataChange"]]
+    moved = [(kind, file) for kind, file in files if file["dataChange"]]
+    if any(action.get("commitInfo", {}).get("engineInfo") == ENGINE for action in of_version):
+        return moved  # ours reads what has landed, and is made once
+    there = _added_before(path, version) if any(kind == "add" for kind, _ in moved) else set()
+    there -= {file["path"] for kind, file in moved if kind == "remove"}
+    return [(kind, file) for kind, file in moved if kind == "remove" or file["path"] not in there]
+
+
+def _added_before(path: Path, version: int) -> set[str]:
+    """Returns the names of the files that the versions just before added, and that are still there."""
+    there: set[str] = set()
+    for earlier in range(version - _TRIES, version):
+        of_version = actions(path, earlier) or []
+        there -= {action["remove"]["path"] for action in of_version if "remove" in action}
+        there |= {action["add"]["path"] for action in of_version if "add" in action}
+    return there
 
 
 def _change(path: Path, version: int, column: str, seen: set[tuple[str, int]]) -> Change | None:
     of_version = actions(path, version) or []
-    moved = moved_of(of_version)
+    moved = moved_of(path, version, of_version)
     if not moved:
         return None
     info: dict = next((action["commitInfo"] for action in of_version if "commitInfo" in action), {})

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import delta_log, log_state, small_commits, small_files
+from lakehouse.storage.delta import delta_log, log_state, small_commits, small_files, table_creation
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk.objects import for_spark
 from lakehouse.storage.keyed import keyed_files
@@ -107,13 +107,13 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: Mapping[s
 
 def add_columns(path: Path, added: Sequence[StructField]) -> None:
     """Adds nullable columns behind those that the table has."""
-    small_commits.add_columns(path, StructType([StructField(f.name, f.dataType) for f in added]))
+    table_creation.add_columns(path, StructType([*added]))
     _bases.pop(path, None)
 
 
 def redeclare(path: Path, columns: StructType) -> None:
     """Has a table without a row have these columns, unless it has them."""
-    small_commits.redeclare(path, StructType([StructField(f.name, f.dataType) for f in columns]))
+    table_creation.redeclare(path, columns)
     _bases.pop(path, None)
 
 

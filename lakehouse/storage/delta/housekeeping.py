@@ -7,12 +7,23 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from lakehouse.declare.columns import PARTITION
-from lakehouse.errors import CommitError
-from lakehouse.storage.delta import deletion_vector_files, delta_log
+from lakehouse.storage.delta import (
+    committer,
+    deletion_vector_files,
+    delta_log,
+    log_state,
+    small_commits,
+)
 from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta.log_state import LogState
+
+SMALL = (
+    50 << 20
+)  # bytes, below which a file is compacted; twice that are at most in one, so that two always make one
 
 # files of a log, with the checksums that Hadoop puts beside them
 _NUMBERED = re.compile(r"\.?(\d{20})\.")
@@ -23,27 +34,56 @@ def compact(path: Path, partitions: Sequence[str]) -> None:
 
     Raises CommitError if another run rewrote them meanwhile. The table stays as that run left it.
     """
-    from deltalake.exceptions import CommitFailedError
-
-    try:
-        _compact(open_table(path), partitions)
-    except CommitFailedError as err:
-        raise CommitError(
-            f"table={path.name}: another run rewrote what was being compacted ({err}); nothing was changed, run this again"
-        ) from err
+    _compact(log_state.newest(path), partitions)
 
 
-def _compact(table, partitions: Sequence[str]) -> None:
-    from deltalake import WriterProperties
+def _compact(log: LogState, partitions: Sequence[str]) -> None:
+    # not by deltalake 1.6, which compacts files again that another compaction has removed: their rows are there twice then
+    by_partition: dict[str, list[dict]] = {partition: [] for partition in partitions}
+    for file in sorted(log.files.values(), key=lambda file: file["modificationTime"]):
+        partition = file["partitionValues"].get(PARTITION, "")
+        if partition in by_partition and file["size"] < SMALL and "deletionVector" not in file:
+            by_partition[partition].append(file)
+    groups = [group for files in by_partition.values() for group in _groups(files)]
+    whole = [_merged(log, group) for group in groups]
+    if groups:
+        small_commits.move(log.path, [*chain(*groups)], whole, log.version)
 
-    chosen = [(PARTITION, "in", list(partitions))] if list(partitions) != [""] else None
-    # one core, because the stream goes on; better compression costs nothing where it is done once
-    table.optimize.compact(
-        chosen,
-        max_concurrent_tasks=1,
-        writer_properties=WriterProperties(compression="ZSTD"),
-        post_commithook_properties=_commit_only(),
-    )
+
+def _groups(files: Sequence[dict]) -> list[list[dict]]:
+    """Returns the files in lists that become one file each, in order."""
+    groups: list[list[dict]] = [[]]
+    for file in files:
+        if sum(each["size"] for each in groups[-1]) + file["size"] > 2 * SMALL:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for group in groups if len(group) > 1]
+
+
+def _merged(log: LogState, files: Sequence[dict]) -> dict:
+    """Writes a file with the rows of the files, of which one at a time is in memory, and returns it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from lakehouse.storage.delta import version_rows
+
+    values = files[0]["partitionValues"]
+    columns = pa.schema(open_table(log.path, log.version).schema().to_arrow())
+    schema = pa.schema([field for field in version_rows.plain(columns) if field.name not in values])
+    searched = [name for name in small_commits.searched_columns(log) if name in schema.names]
+    named = committer.new_name().replace("snappy", "zstd")
+    place = delta_log.data_file(log.path, files[0]).with_name(named)
+    rows, found = 0, [schema.empty_table().select(searched)]
+    how = {"coerce_timestamps": "us", "store_decimal_as_integer": True}
+    # better compression costs nothing where it is done once
+    with pq.ParquetWriter(place, schema, compression="zstd", **how) as writer:
+        for file in files:
+            part = version_rows.rows_of(log.path, file, schema)
+            writer.write_table(part)
+            found.append(part.select(searched))
+            rows += part.num_rows
+    stats = small_commits.statistics(pa.concat_tables(found), searched) | {"numRecords": rows}
+    return committer.new_file(log.path, str(place.relative_to(log.path)), stats, values)
 
 
 def remove_obsolete(path: Path, oldest: int, history: timedelta, *, dry_run: bool) -> list[str]:

@@ -15,13 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import Schema
-from pyspark.sql.types import StructType
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import committer, delta_log, log_state, write_cache
-from lakehouse.storage.delta.delta_log import open_table
+from lakehouse.storage.delta import committer, delta_log, log_state, table_creation, write_cache
 from lakehouse.storage.delta.log_state import LogState
 from lakehouse.storage.disk.files import link
 from lakehouse.storage.disk.objects import written_whole
@@ -29,7 +26,6 @@ from lakehouse.storage.disk.objects import written_whole
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 32  # characters of a text that a statistic holds whole
 _OVERWRITE = {"mode": "Overwrite"}
-_BY_FEATURES = 7  # the version of Delta's protocol for writers that names features
 
 
 def can_hold(schema: pa.Schema) -> bool:
@@ -42,9 +38,14 @@ def files_of(rows: pa.Table, path: Path) -> list[dict]:
     table = committer.head(path)
     partitioned = table.metadata["partitionColumns"] == [PARTITION]
     columns = [name for name in table.columns if not (partitioned and name == PARTITION)]
-    named = table.properties.get("delta.dataSkippingStatsColumns") or ""
-    searched = [name.strip() for name in named.split(",") if name.strip()]
+    searched = searched_columns(table)
     return [_written(part, columns, path, key, searched) for key, part in _parts(rows, partitioned)]
+
+
+def searched_columns(table: LogState) -> list[str]:
+    """Returns the columns whose least and greatest value each file of the table records."""
+    named = table.properties.get("delta.dataSkippingStatsColumns") or ""
+    return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def commit(files: Sequence[Mapping], path: Path, app: str, batch: int, metadata: str) -> int:
@@ -89,6 +90,34 @@ def replace(
     return committer.commit(log, change, metadata, operationParameters=_OVERWRITE)
 
 
+def move(path: Path, files: Sequence[Mapping], whole: Sequence[Mapping], since: int) -> int:
+    """Puts files with the same rows in the place of `files`, and returns the version: to its readers no row comes or goes.
+
+    `since`: a version that has the files. Raises CommitError if another run has removed one of them after it.
+    """
+    names, checked = {file["path"] for file in files}, since
+    actions = [*map(committer.removal, files), *({"add": dict(file)} for file in whole)]
+    for action in actions:
+        for moved in action.values():
+            moved["dataChange"] = False
+
+    def change(log: LogState) -> list[dict]:
+        nonlocal checked
+        for version in range(checked + 1, log.version + 1):
+            of_version = delta_log.actions(path, version)
+            gone = {action["remove"]["path"] for action in of_version or () if "remove" in action}
+            if of_version is None or gone & names:
+                raise CommitError(
+                    f"table={path.name}, version={version}: another run rewrote what was being compacted; nothing was changed, "
+                    "run this again"
+                )
+        checked = log.version
+        return actions
+
+    log = partial(committer.head, path)
+    return committer.commit(log, change, "", operation="OPTIMIZE", operationParameters={})
+
+
 def _changes(path: Path, version: int, partitions: Collection[str] | None) -> bool:
     actions = delta_log.actions(path, version)
     if actions is None:  # the log was cut meanwhile
@@ -120,7 +149,7 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> i
     def change(log: LogState) -> list[dict]:
         declared = log.metadata | {"schemaString": new.metadata["schemaString"]}
         return [
-            {"protocol": _both(log.protocol, new.protocol)},
+            {"protocol": table_creation.both(log.protocol, new.protocol)},
             {"metaData": declared},
             *map(committer.removal, log.files.values()),
             *({"add": file | {"dataChange": True}} for file in new.files.values()),
@@ -130,43 +159,29 @@ def exchange(source: Path, path: Path, app: str, batch: int, metadata: str) -> i
     return committer.commit(present, change, metadata, (app, batch), operationParameters=_OVERWRITE)
 
 
-def add_columns(path: Path, columns: StructType) -> None:
-    """Adds these columns behind those that the table has."""
-    open_table(path).alter.add_columns(Schema.from_json(columns.json()).fields)
+def put_back(path: Path, version: int) -> None:
+    """Has the table hold the files again that it held at a version, in one commit. Raises CommitError if one is lost."""
+    then = log_state.at(path, version).files
 
+    def change(log: LogState) -> list[dict]:
+        gone = [file for name, file in log.files.items() if then.get(name) != file]
+        back = [file for name, file in then.items() if log.files.get(name) != file]
+        if lost := delta_log.lost(path, back):
+            raise CommitError(
+                f"table={path.name}, version={version}, file={lost[0]['path']}: the table is to be put back, and the file is not "
+                "on disk any more; put it back from a copy"
+            )
+        added = ({"add": file | {"dataChange": True}} for file in back)
+        return [*map(committer.removal, gone), *added]
 
-def redeclare(path: Path, columns: StructType) -> None:
-    """Has a table without a row have these columns, unless it has them."""
-    # without what may be null within a nested column: a plan over tables on disk knows less of it
-    stored, wanted = (
-        [(field.name, field.dataType.simpleString()) for field in each]
-        for each in (delta_log.schema_of(open_table(path)), columns)
-    )
-    if stored == wanted:
-        return
-    table, schema = open_table(path), Schema.from_json(columns.json())
-    table.create_write_transaction(
-        [], "overwrite", schema, table.metadata().partition_columns or None
-    )
+    asked = {"version": version}
+    log = partial(log_state.newest, path)
+    committer.commit(log, change, "", operation="RESTORE", operationParameters=asked)
 
 
 def identity(path: Path) -> str:
     """Returns the id of the table that is there."""
     return str(committer.head(path).metadata["id"])
-
-
-def _both(one: Mapping, other: Mapping) -> dict:
-    """Returns the protocol that has the features of both."""
-    if one == other:
-        return dict(one)
-    both = {name: max(one[name], other[name]) for name in ("minReaderVersion", "minWriterVersion")}
-    for name in ("readerFeatures", "writerFeatures"):
-        features = {*(one.get(name) or ()), *(other.get(name) or ())}
-        if name == "writerFeatures" and both["minWriterVersion"] == _BY_FEATURES:
-            features |= {"appendOnly", "invariants"}  # which the older versions have
-        if features:
-            both[name] = sorted(features)
-    return both
 
 
 def _parts(rows: pa.Table, partitioned: bool) -> Iterator[tuple[str | None, pa.Table]]:
@@ -196,10 +211,11 @@ def _written(
         size = 0 if sink is file else sink.tell()
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     partition = {} if key == "" else {PARTITION: key}
-    return committer.new_file(path, name, _statistics(rows, searched), partition, size)
+    return committer.new_file(path, name, statistics(rows, searched), partition, size)
 
 
-def _statistics(rows: pa.Table, searched: list[str]) -> dict:
+def statistics(rows: pa.Table, searched: list[str]) -> dict:
+    """Returns the statistics of a file with these rows, as a commit names them."""
     least, greatest, nulls = {}, {}, {}
     for name in searched:
         if name in rows.column_names:

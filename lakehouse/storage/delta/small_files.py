@@ -10,7 +10,6 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +17,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.declare.columns import PARTITION
 from lakehouse.errors import CommitError
-from lakehouse.storage.delta import committer, delta_log, small_commits, write_cache
-from lakehouse.storage.delta.log_state import LogState
+from lakehouse.storage.delta import delta_log, small_commits, write_cache
 from lakehouse.storage.disk.objects import source
 
 _log = logging.getLogger(__name__)
@@ -77,26 +75,8 @@ def _note(path: Path, partition: str | None, merged: int, file: Mapping, version
 def _merge(path: Path, partition: str | None, level: _Level) -> tuple[list[dict], int]:
     parts = [_rows(path, partition, file) for file in level.files]
     rows = pa.concat_tables(parts, promote_options="default")
-    whole = [file | {"dataChange": False} for file in small_commits.files_of(rows, path)]
-    removed = [committer.removal(file) for file in level.files]
-    for action in removed:
-        action["remove"]["dataChange"] = False
-    names, checked = {file["path"] for file in level.files}, level.before
-
-    def change(log: LogState) -> list[dict]:
-        nonlocal checked
-        for version in range(checked + 1, log.version + 1):
-            actions = delta_log.actions(path, version)
-            gone = {action["remove"]["path"] for action in actions or () if "remove" in action}
-            if actions is None or gone & names:
-                raise CommitError(
-                    f"table={path.name}, version={version}: another run replaced them"
-                )
-        checked = log.version
-        return [*removed, *({"add": file} for file in whole)]
-
-    optimize = {"operation": "OPTIMIZE", "operationParameters": {}}
-    return whole, committer.commit(partial(committer.head, path), change, "", None, **optimize)
+    whole = small_commits.files_of(rows, path)
+    return whole, small_commits.move(path, level.files, whole, level.before)
 
 
 def _rows(path: Path, partition: str | None, file: Mapping) -> pa.Table:

@@ -65,7 +65,7 @@ def _schema(path: Path, version: int) -> pa.Schema:
         # not from the files: these may lack a column that was added since
         stored = pa.schema(delta_log.open_table(path, version).schema().to_arrow())
         schema = pa.schema(
-            [field for field in _plain(stored) if field.name == ARRIVAL or field.name[0] != "_"]
+            [field for field in plain(stored) if field.name == ARRIVAL or field.name[0] != "_"]
         )
     if stamp:
         _known[path] = stamp, schema
@@ -82,23 +82,25 @@ def _same_columns(path: Path, version: int, known: str, stamp: str) -> bool:
     return found is not None and not any("metaData" in action for action in found)
 
 
-def _plain(schema: pa.Schema) -> Iterator[pa.Field]:
+def plain(schema: pa.Schema) -> Iterator[pa.Field]:
+    """Yields the columns as files have them: deltalake gives views in place of texts."""
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return (field.with_type(plain.get(field.type, field.type)) for field in schema)
 
 
 def _living(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
-    rows = _read(path, file, schema)
+    rows = rows_of(path, file, schema)
     return deletion_vectors.living(rows, deletion_vectors.dead_of(path, file))
 
 
 def _rows(path: Path, file: Mapping, schema: pa.Schema, marked: BitMap) -> pa.Table:
     if not marked:
         return schema.empty_table()
-    return _read(path, file, schema).take(pa.array(deletion_vectors.places(marked)))
+    return rows_of(path, file, schema).take(pa.array(deletion_vectors.places(marked)))
 
 
-def _read(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
+def rows_of(path: Path, file: Mapping, schema: pa.Schema) -> pa.Table:
+    """Returns all rows of a data file with these columns, also those that are dead. Raises CommitError if it is not on disk."""
     try:
         stored = pq.ParquetFile(source(delta_log.data_file(path, file)))
     except FileNotFoundError as err:

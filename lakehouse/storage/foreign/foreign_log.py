@@ -84,7 +84,7 @@ def version(path: Path, number: int, changes: bool = False) -> Version | None:
         return None
     if changes:
         return _changes_of(path, number, actions)
-    moved = delta_log.moved_of(actions)
+    moved = delta_log.moved_of(path, number, actions)
     operation = ""
     if any(kind == "remove" for kind, _ in moved):
         operation = _one(actions, "commitInfo").get("operation", "unknown")
@@ -96,7 +96,7 @@ def _changes_of(path: Path, number: int, actions: Sequence[Mapping]) -> Version:
     """By Delta's protocol: its files of changes if it has any, else all rows of the files that it took away and brought."""
     files = [("", action["cdc"]) for action in actions if action.get("cdc")]
     if not files:
-        moved = delta_log.moved_of(actions)
+        moved = delta_log.moved_of(path, number, actions)
         files = [("delete", file) for kind, file in moved if kind == "remove"]
         files += [("insert", file) for kind, file in moved if kind == "add"]
     at, found = _committed(path, number, actions), []

@@ -4,6 +4,7 @@
 {"action": {...}, "outcome": "done", "said": "200", "at": "..."}
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -54,7 +55,8 @@ class ActionLog:
                     "gone, so actions could be done again or left out; put it back from a copy, or remove "
                     f"{layout.published(self._settings, self._target)}, and the target begins as a new one"
                 )
-            epoch = self._epoch() + 1
+            # the file may be gone, and no epoch may come again that a process has that sleeps
+            epoch = max(self._epoch() + 1, time.time_ns() // 1_000_000)
             replace_file(layout.actions(self._settings, self._target, "epoch.json"), epoch)
             return epoch
 

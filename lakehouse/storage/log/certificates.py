@@ -53,7 +53,7 @@ def certify(settings: Settings, certificates: Iterable[Certificate]) -> None:
     """Records the verdicts in the Delta table `_certificates`."""
     rows = [json.loads(encoded(c)) for c in certificates]
     if rows:
-        log_tables.append(layout.log_table(settings, "_certificates"), rows, Certificate, None)
+        log_tables.append(layout.log_table(settings, "_certificates"), rows, Certificate)
 
 
 def certificates(settings: Settings, table: Table | None = None) -> list[Certificate]:

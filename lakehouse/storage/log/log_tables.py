@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lakehouse.declare.table import Table
 from lakehouse.logs import warn_once
 from lakehouse.settings import Settings
-from lakehouse.storage.delta import delta_log
+from lakehouse.storage.delta import committer, delta_log
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import remove
@@ -22,7 +22,7 @@ from lakehouse.storage.log.commit_log import CommitLog
 from lakehouse.storage.log.commits import Commit
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Transaction
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _app(table: Table) -> str:
 
 
 def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
-    from deltalake import CommitProperties, Transaction
+    from deltalake import Transaction
 
     log_table = open_table(path) if delta_log.exists(path) else None
     rows, reached, copied = [], [], list[CommitLog]()
@@ -100,13 +100,13 @@ def _flush(path: Path, settings: Settings, tables: Iterable[Table]) -> int:
                 rows += [json.loads(encoded(commit)) for commit in new[0]]
                 reached.append(Transaction(_app(log.table), new[1]))
         if rows:
-            append(path, rows, Commit, CommitProperties(app_transactions=reached))
+            append(path, rows, Commit, *reached)
         for log in copied:
             remove(log.notes.path)
     return len(rows)
 
 
-def append(path: Path, rows: list[dict], kind: type, properties) -> None:
+def append(path: Path, rows: list[dict], kind: type, *transactions: "Transaction") -> None:
     # not pyarrow, which imports numpy and pandas, as much CPU as all the rest of `lakehouse table list`
     from arro3.core import Array, DataType, RecordBatch
     from deltalake import write_deltalake
@@ -121,11 +121,25 @@ def append(path: Path, rows: list[dict], kind: type, properties) -> None:
         Array([row.get(f.name) for row in flat], types.get(f.type, DataType.utf8()))
         for f in fields(kind)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(  # merged: a log table that an earlier version began may have fewer columns
-        str(path),
-        RecordBatch.from_arrays(columns, names=names),
-        mode="append",
-        schema_mode="merge",
-        commit_properties=properties,
-    )
+    if not delta_log.exists(path):
+        _create(path, kind)
+    with committer.by_deltalake(path, *transactions) as properties:
+        write_deltalake(  # merged: a log table that an earlier version began may have fewer columns
+            str(path),
+            RecordBatch.from_arrays(columns, names=names),
+            mode="append",
+            schema_mode="merge",
+            commit_properties=properties,
+        )
+
+
+def _create(path: Path, kind: type) -> None:
+    from pyspark.sql.types import StructType
+
+    from lakehouse.storage.delta import table_creation
+
+    types: dict[object, str] = {int: "long", float: "double"}
+    columns = StructType()
+    for field in fields(kind):
+        columns.add(field.name, types.get(field.type, "string"))
+    table_creation.create(path, columns, False, "", {})
