@@ -1,11 +1,10 @@
-"""Paths in an object store (S3, Google Cloud Storage, Azure), with pathlib's methods as far as the library uses them.
+"""Paths in an object store, with pathlib's methods as far as the library uses them.
 
 A file is an object: it is written whole or not at all, and nothing is ever added to one. A folder is no more than
 the beginning of names. Whatever of pathlib is not here raises TypeError, because these paths have no `__fspath__`:
 nothing falls on a local file of that name.
 
-Credentials, region and endpoint come from the store's own variables: `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
-`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and so on, as obstore reads them.
+Credentials, region and endpoint come from the store's own variables, such as `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`.
 """
 
 import errno
@@ -294,40 +293,16 @@ class S3Path(ObjectPath):
     scheme = "s3"
 
 
-class GcsPath(ObjectPath):
-    """A path in Google Cloud Storage."""
-
-    __slots__ = ()
-    scheme = "gs"
-
-
-class AzurePath(ObjectPath):
-    """A path in Azure Blob Storage: its bucket is a container."""
-
-    __slots__ = ()
-    scheme = "az"
-
-
-KINDS: Mapping[str, type[ObjectPath]] = {kind.scheme: kind for kind in (S3Path, GcsPath, AzurePath)}
+# obstore has Google's and Azure's stores, too; Spark does not write these safely yet
+_KINDS: Mapping[str, type[ObjectPath]] = {S3Path.scheme: S3Path}
 
 
 def to_path(text: str) -> Path:
-    """Returns the path of a folder or file: on a disk, or by its URL in an object store.
-
-    :raises SettingsError: for a URL without a bucket, or of another scheme.
-    """
-    scheme, separator, rest = text.partition("://")
-    if not separator:
+    """Returns the path of a folder or file: in an object store if the text is the URL of a bucket in one, else on a disk."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in _KINDS or not rest.strip("/"):
         return Path(text)
-    if scheme not in KINDS:
-        raise SettingsError(
-            f"path={text!r}: a folder, or a URL of {', '.join(f'{name}://' for name in KINDS)}; write one of these"
-        )
-    if not rest.strip("/"):
-        raise SettingsError(
-            f"path={text!r}: a URL names its bucket; write {scheme}://bucket/folder"
-        )
-    return KINDS[scheme](f"/{rest.strip('/')}")
+    return _KINDS[scheme](f"/{rest.strip('/')}")
 
 
 @cache

@@ -128,8 +128,9 @@ class Settings:
     since: str = "2026-01-01"
 
     def __post_init__(self) -> None:
-        for name in ("local", "jars"):
-            check_local(name, str(getattr(self, name)))
+        for name in ("root", "local", "jars"):
+            if not isinstance(path := getattr(self, name), ObjectPath):
+                check_local(name, str(path))
         self._check_times()
         self._check_notifications()
         for name, least, why in _LEAST:
@@ -381,7 +382,7 @@ def _absolute(settings: Settings) -> Settings:
 
 
 def variable(name: str) -> str | None:
-    """Returns a variable of the environment that a declaration names, so that a secret stays out of it."""
+    """Returns a variable of the environment that a declaration names, or an object store's own: no setting has its value."""
     return os.environ.get(name)
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import SettingsError
-from lakehouse.object_paths import to_path
+from lakehouse.object_paths import ObjectPath, to_path
 
 NAME = "lakehouse.toml"
 ROOT = ".lakehouse"  # beside the file, if there is one, else in the current folder
@@ -152,8 +152,8 @@ def check_local(name: str, text: str) -> None:
     """Raises SettingsError for an address such as `s3a://bucket`."""
     if _SCHEME.match(text):
         raise SettingsError(
-            f"{name}={text!r}: a folder, of this machine or mounted, because programs here read its files; set "
-            f"{PREFIX}{name.upper()} to one"
+            f"{name}={text!r}: a folder, of this machine or mounted"
+            f"{', or in S3 as s3://BUCKET/FOLDER' if name == 'root' else ''}; set {PREFIX}{name.upper()} to one"
         )
 
 
@@ -248,8 +248,8 @@ def _path(place: Place, text: str) -> str:
 
 
 def _root(place: Place, name: str, value: object) -> str:
-    text = _text(place, name, value)
-    return str(to_path(text)) if "://" in text else _folder(place, name, value)
+    path = to_path(_text(place, name, value))
+    return str(path) if isinstance(path, ObjectPath) else _folder(place, name, value)
 
 
 def _folder(place: Place, name: str, value: object) -> str:

@@ -2,6 +2,7 @@
 
 spark_session      the Spark session
 jars               the jars that pip does not bring
+object_store       a root in an object store, as Spark reads and writes it
 prepared_plans     plans of Spark's that are made once and run many times
 cds_archive        Spark's classes, mapped instead of loaded
 http_client        servers, asked over HTTP

@@ -1,12 +1,10 @@
 """A root in an object store, as Spark reads and writes it."""
 
-import os
 from pathlib import Path
 
-from lakehouse.errors import SettingsError
 from lakehouse.object_paths import ObjectPath
 from lakehouse.runtime import jars
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, variable
 
 _OURS = "lakehouse.objects.ConditionalFiles$"
 
@@ -17,16 +15,9 @@ def jars_of(settings: Settings) -> tuple[Path, ...]:
 
 
 def properties(settings: Settings) -> dict[str, object]:
-    """Returns the properties of a Spark session on the root: credentials stay in the variables, where S3A finds them.
-
-    :raises SettingsError: for a store that Spark cannot write safely.
-    """
+    """Returns the properties of a Spark session on the root: credentials stay in the variables, where S3A finds them."""
     if not isinstance(settings.root, ObjectPath):
         return {}
-    if settings.root.scheme != "s3":
-        raise SettingsError(
-            f"root={settings.root}: Spark writes S3 safely, and no other store yet; use s3://, or a folder"
-        )
     chosen: dict[str, object] = {
         # the first of two writers of a version, or of a micro-batch, wins: S3A's own classes would let both
         "spark.delta.logStore.s3a.impl": f"{_OURS}DeltaLog",
@@ -38,12 +29,12 @@ def properties(settings: Settings) -> dict[str, object]:
         # the checksums of new clients, which stores of others refuse
         "spark.hadoop.fs.s3a.checksum.generation": "false",
     }
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+    if endpoint := variable("AWS_ENDPOINT_URL"):
         chosen |= {
             "spark.hadoop.fs.s3a.endpoint": endpoint,
             "spark.hadoop.fs.s3a.path.style.access": "true",
             "spark.hadoop.fs.s3a.connection.ssl.enabled": str(endpoint.startswith("https")).lower(),
         }
-    if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+    if region := variable("AWS_REGION") or variable("AWS_DEFAULT_REGION"):
         chosen["spark.hadoop.fs.s3a.endpoint.region"] = region
     return chosen

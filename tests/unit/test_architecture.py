@@ -31,6 +31,7 @@ ROOMS = (  # of `lakehouse`, each above what it imports
         "backoff",
         "errors",
         "logs",
+        "object_paths",
         "own_host",
         "paths",
         "processes",
@@ -177,6 +178,7 @@ OPENERS = ("deltalake", "pyarrow.parquet", "pyarrow.dataset", "fcntl", "glob")
 OTHER_FILES = {  # module -> whose files it touches: none of them is below the root, or a process of its own needs it there
     "lakehouse/settings.py": "the user's: the settings file",
     "lakehouse/settings_values.py": "the user's: the settings file, a file of Spark's pools",
+    "lakehouse/object_paths.py": "none: it is the way to objects, as pathlib is to files",
     "lakehouse/declare/expectation_names.py": "the package's: names of expectations",
     "lakehouse/runtime/jars.py": "the cache of jars",
     "lakehouse/runtime/cds_archive.py": "the archive of classes, in the environment",

@@ -1,11 +1,12 @@
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakehouse.errors import JarsError
-from lakehouse.runtime.jars import SUMS, Jars, resolve, sums_of, verify
+from lakehouse.runtime.jars import COMMON, SUMS, Jars, resolve, sums_of, verify
 from lakehouse.settings import from_environment
 
 
@@ -16,9 +17,13 @@ def small(tmp_path):
     for name, content in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    return tmp_path, "".join(
-        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in texts.items()
+    sums = tmp_path / "sums"
+    sums.write_text(
+        "".join(
+            f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in texts.items()
+        )
     )
+    return tmp_path, replace(COMMON, sums=sums)
 
 
 def test_jars_as_checked_in_pass(small):

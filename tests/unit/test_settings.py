@@ -22,8 +22,9 @@ DOCS = ROOT / "docs"
 
 def test_an_empty_environment_gives_the_defaults_with_absolute_paths():
     settings = from_environment({})
-    assert settings == Settings(root=Path(".lakehouse").resolve(), jars=settings.jars)
-    assert settings.jars.is_absolute() and "~" not in str(settings.jars)
+    paths = {"local": settings.local, "jars": settings.jars}
+    assert settings == Settings(root=Path(".lakehouse").resolve(), **paths)
+    assert all(path.is_absolute() and "~" not in str(path) for path in paths.values())
     assert from_environment(to_environment(Settings())) == settings, "in another process, too"
 
 
@@ -66,6 +67,8 @@ def test_each_field_is_read_from_its_variable(tmp_path):
         ("JARS", " "),
         ("ROOT", "s3a://bucket/lakehouse"),
         ("ROOT", "file:///srv/lakehouse"),
+        ("ROOT", "s3://"),
+        ("LOCAL", "s3://bucket"),
         ("JARS", "gs://bucket"),
         ("FRESH_WITHIN", "often"),
         ("BATCH_WITHIN", "10"),
@@ -167,7 +170,7 @@ def test_a_variable_that_is_no_setting_is_refused_without_its_value(given, said)
 )
 def test_an_address_is_no_root_from_python_either(root):
     with pytest.raises(
-        SettingsError, match=r"root='.*': a folder, of this machine or mounted; object stores"
+        SettingsError, match=r"root='.*': a folder, of this machine or mounted, or in S3"
     ):
         Settings(root=root)
     assert Settings(root=Path("data/10:30/lakehouse")).root.name == "lakehouse"

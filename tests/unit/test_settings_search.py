@@ -148,7 +148,7 @@ def test_the_workspace_is_here_or_beside_the_file(folder):
 def test_this_repository_has_a_file_that_names_the_examples(monkeypatch, folder):
     monkeypatch.chdir(ROOT / "docs")
     settings = from_environment()
-    assert settings == Settings(root=ROOT / ".lakehouse", jars=settings.jars)
+    assert settings == Settings(root=ROOT / ".lakehouse", local=settings.local, jars=settings.jars)
 
 
 def test_a_level_above_info_leaves_the_line_out(folder, caplog):

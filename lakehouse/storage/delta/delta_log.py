@@ -3,15 +3,13 @@
 No data file is read.
 """
 
-import io
 import json
 import os
-import threading
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lakehouse.declare.columns import PARTITION
@@ -74,9 +72,9 @@ def commit_file(path: Path, version: int) -> Path:
 def exists(path: Path) -> bool:
     """Returns True if a table is there: a log with a commit in it."""
     log = folder(path)
-    if isinstance(log, ObjectPath):
-        return log.is_dir()
     try:
+        if isinstance(log, ObjectPath):
+            return log.is_dir()
         # not by the whole list: of a long log it takes twenty times as long, and each command asks often
         with os.scandir(log) as entries:
             return any(entry.name[20:] == ".json" for entry in entries)
@@ -89,25 +87,6 @@ def open_table(path: Path, version: int | None = None) -> "DeltaTable":
     from deltalake import DeltaTable
 
     return DeltaTable(str(path), version=version)
-
-
-# of tables in an object store: as it was opened last, so that only later commits are read
-_opened_tables: dict[ObjectPath, "DeltaTable"] = {}
-_opening = threading.Lock()
-
-
-def _present(path: Path) -> "DeltaTable":
-    """Returns the table for a look at its present files alone."""
-    if not isinstance(path, ObjectPath):
-        return open_table(path)
-    with _opening:
-        table = _opened_tables.pop(path, None)
-        if table is not None and stamp(path, table.version()):
-            table.update_incremental()
-        else:
-            table = open_table(path)
-        _opened_tables[path] = table
-        return table
 
 
 def versions(path: Path) -> list[int]:
@@ -143,22 +122,10 @@ def actions(path: Path, version: int) -> list[dict] | None:
     """Returns the actions of a version's commit, in the order of its lines; None if the log does not have it."""
     try:
         # of bytes: in text a line ends at U+2028 and U+0085 as well, which values in a commit may have
-        lines = _content(path, version).splitlines()
+        lines = recent_commits.content(commit_file(path, version)).splitlines()
     except FileNotFoundError:
         return None
     return [json.loads(line) for line in lines if line]
-
-
-def _content(path: Path, version: int) -> bytes:
-    file = commit_file(path, version)
-    return recent_commits.read(file)[0] if isinstance(file, ObjectPath) else file.read_bytes()
-
-
-def _opened(path: Path, version: int) -> BinaryIO:
-    file = commit_file(path, version)
-    if isinstance(file, ObjectPath):
-        return io.BytesIO(recent_commits.read(file)[0])
-    return file.open("rb")
 
 
 def committed(path: Path, app: str) -> int:
@@ -189,7 +156,7 @@ def data_file(path: Path, file: Mapping) -> Path:
 def commit_info(path: Path, version: int) -> dict | None:
     """Returns the `commitInfo` of a version; None if the log does not have it. The rest of the commit is not read."""
     try:
-        with _opened(path, version) as log:
+        with recent_commits.opened(commit_file(path, version)) as log:
             infos = (json.loads(line).get("commitInfo") for line in log)
             return next(filter(None, infos), {})
     except FileNotFoundError:
@@ -231,11 +198,8 @@ def made(path: Path) -> tuple[str, datetime] | None:
 
 def stamp(path: Path, version: int) -> str:
     """The identity of the commit of a version; empty if the log does not have it."""
-    file = commit_file(path, version)
     try:
-        if isinstance(file, ObjectPath):
-            return f"{version} {recent_commits.read(file)[1]}"
-        return f"{version} {file.stat().st_mtime_ns}"
+        return f"{version} {recent_commits.identity(commit_file(path, version))}"
     except FileNotFoundError:
         return ""
 
@@ -250,7 +214,8 @@ def files(
     """
     if not exists(path):  # removed, to be filled again
         return []
-    table = _present(path) if version is None else open_table(path, version)
+    seen = isinstance(path, ObjectPath) and version is None
+    table = recent_commits.present(path, open_table, stamp) if seen else open_table(path, version)
     actions = table.get_add_actions(flatten=True)
     if fields is not None:
         actions = actions.select([name for name in actions.column_names if name in fields])
@@ -352,11 +317,7 @@ def _commits(path: Path) -> list[str]:
 def _listed(folder: Path) -> list[str]:
     """Returns the names in the folder; none if it is not there."""
     try:
-        return (
-            [path.name for path in folder.iterdir()]
-            if isinstance(folder, ObjectPath)
-            else os.listdir(folder)
-        )
+        return recent_commits.names(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -208,7 +208,7 @@ def _written(
         pq.write_table(
             rows, sink, compression="snappy", coerce_timestamps="us", store_decimal_as_integer=True
         )
-        size = 0 if sink is file else sink.tell()
+        size = 0 if sink is file else len(sink.getbuffer())
     write_cache.keep(file, rows if key == "" else rows.append_column(PARTITION, part[PARTITION]))
     partition = {} if key == "" else {PARTITION: key}
     return committer.new_file(path, name, statistics(rows, searched), partition, size)

@@ -1,4 +1,4 @@
-"""The proof that an object store keeps two writers apart, by four small writes: made before a process writes to it."""
+"""A check that an object store keeps two writers apart, by four small writes, before a process writes to it."""
 
 import uuid
 from contextlib import suppress
@@ -6,12 +6,14 @@ from functools import cache
 
 from lakehouse.errors import SettingsError
 from lakehouse.object_paths import ObjectPath
+from lakehouse.paths import below
 
 
 @cache  # once in the life of a process
 def check(root: ObjectPath) -> None:
     """Raises SettingsError, in one line, if the store cannot be written to, or lets a writer overwrite what another wrote."""
-    path = root / "_probe" / uuid.uuid4().hex
+    path = below(root, "_probe", uuid.uuid4().hex)
+    assert isinstance(path, ObjectPath)
     try:
         fault = _fault(path)
     except OSError as err:

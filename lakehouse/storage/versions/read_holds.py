@@ -7,7 +7,7 @@ known by a file that it has locked, so a killed run holds nothing.
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from lakehouse.object_paths import ObjectPath
 from lakehouse.settings import Settings
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.locks import alone, holder
-from lakehouse.storage.disk.root import can_write
 from lakehouse.storage.versions import interruptions
 
 
@@ -23,21 +22,31 @@ from lakehouse.storage.versions import interruptions
 def under_way(settings: Settings) -> Iterator[None]:
     """Keeps all that is on disk now readable until the context ends. Raises SavepointError if a restore was cut off."""
     interruptions.check(settings)
+    in_a_store = isinstance(settings.root, ObjectPath)
     # a reader without the right to write holds nothing; without a root there is nothing to remove
-    if not can_write(settings):
+    if not in_a_store and not os.access(settings.root, os.W_OK):
         yield
         return
     path = layout.read_holds(settings) / f"{os.getpid()}-{uuid.uuid4().hex}"
-    # others see it only once it is locked, which an object is as it is made
-    at_once = isinstance(path, ObjectPath)
-    begun = path if at_once else path.with_name(f".{path.name}")
-    with alone(begun):
-        if not at_once:
+    # others see it only once it is locked, as an object is from the first
+    begun = path if in_a_store else path.with_name(f".{path.name}")
+    with _locked(begun):
+        if not in_a_store:
             begun.rename(path)
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(PermissionError):
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> AbstractContextManager[object]:
+    try:
+        return alone(path)
+    except PermissionError:
+        if not isinstance(path, ObjectPath):
+            raise
+        return nullcontext()
 
 
 def began(settings: Settings) -> datetime | None:
