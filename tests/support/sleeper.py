@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from batch_jobs import backfill, planning
@@ -73,14 +74,21 @@ def stream(stage: Stage, point: str) -> None:
             asleep[0] = True
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    for side in ("", "quarantine"):
-        committer.take_over(stage.session.path(table, side), table.pipeline)
+    for path in sides(stage):
+        committer.take_over(path, table.pipeline)
     with sleeping(point):
         query = queries.start(stage.session, table, available_now=True, reached=reached)
         query.awaitTermination()
 
 
+def sides(stage: Stage) -> list[Path]:
+    table = stage.session.catalog.table(TABLE)
+    return [stage.session.path(table, side) for side in ("", "quarantine")]
+
+
 def backfilled(stage: Stage, point: str) -> None:
+    for path in sides(stage):  # it is no stream any more
+        committer.leave(path, stage.session.catalog.table(TABLE).pipeline)
     planned = planning.plan(stage.session, TABLE, START, START + HOUR)
     with sleeping(point):
         list(backfill.run(stage.session, planned))

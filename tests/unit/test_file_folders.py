@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -16,7 +17,7 @@ from lakehouse.sinks.comparison import compare, repair
 from lakehouse.sinks.follower import Follower
 from lakehouse.sinks.formats.encoding import key_of, value_of
 from lakehouse.sinks.targets.files import _KEPT, _MANY, MANIFEST
-from lakehouse.sinks.targets.files_folder import decoded, encoded
+from lakehouse.sinks.targets.files_folder import Folder, decoded, encoded
 from lakehouse.storage.lakehouse import Lakehouse
 from support import ROOT, published
 
@@ -228,3 +229,26 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "out" / "mine.txt").touch()
     with pytest.raises(SinkError, match=r"it has files \(mine.txt\)"):
         file_folder(str(tmp_path / "out"), key="n").sink(Settings(root=tmp_path / "x"), "t").open()
+
+
+def test_a_process_that_slept_before_it_renames_its_manifest_is_refused(lakehouse, tmp_path):
+    path = lakehouse.path(lakehouse.catalog.table("payments"))
+    published.append(path, 0, [("a", 0, "1.00")])
+    asleep, heir = (follower(lakehouse, tmp_path) for _ in range(2))
+    asleep.begin()
+
+    @contextmanager
+    def overtaken():
+        """The lock, which reaches no other host: meanwhile another process has it, too."""
+        with monkeypatched.context() as free:
+            free.setattr(Folder, "lock", lambda folder: nullcontext())
+            heir.begin()
+            caught_up(heir)
+        yield
+
+    monkeypatched = pytest.MonkeyPatch()
+    with monkeypatched.context() as sleep, pytest.raises(SinkError, match="has taken it over"):
+        sleep.setattr(asleep.sink._folder, "lock", overtaken)
+        asleep.step()
+    assert manifest(tmp_path)["position"]["version"] == 1
+    assert compare(lakehouse, heir.table, heir.target).verdict == "EQUAL"
