@@ -6,7 +6,7 @@ not published stay as they were.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from batch_jobs.planning import Backfill, reading, replaceable, unfinished
@@ -18,9 +18,11 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.durations import duration
 from lakehouse.ranges import BEGINNING, OPEN_END, Range, partition_range
+from lakehouse.reconcile.unchanged import unchanged
 from lakehouse.storage.disk.publish_lock import publishing
 from lakehouse.storage.lakehouse import Lakehouse
-from lakehouse.storage.log.commits import Commit
+from lakehouse.storage.log.certificates import Certificate
+from lakehouse.storage.log.commits import Commit, unwritten
 from lakehouse.storage.session import Session
 from lakehouse.stream import handover
 from lakehouse.stream.lag import lag
@@ -31,14 +33,20 @@ _LOOK = 1.0  # seconds between two looks at the positions of the streams
 
 
 def run(
-    session: Session, planned: Backfill, *, cascade: bool = False, ask: Ask = "missing"
+    session: Session,
+    planned: Backfill,
+    *,
+    cascade: bool = False,
+    ask: Ask = "missing",
+    again: bool = False,
 ) -> Iterator[Commit]:
     """Makes the planned range of a table hold its batch run, and yields a commit for each partition once it is done.
 
-    The commit has the version NOTHING if the partition had these rows already. `cascade`: the tables
-    that read this one follow, as far as they do not show it yet. `ask`: the rows for which the service
-    of a lookup is asked although they have a recorded answer. Raises, before anything is computed,
-    RangeError (no longer as planned), DeclarationError, JobError (another process rewrites the table).
+    The commit has the version NOTHING if the partition had these rows already. One that is unchanged
+    since its certificate is computed only `again`. `cascade`: the tables that read this one follow, as
+    far as they do not show it yet. `ask`: the rows for which the service of a lookup is asked although
+    they have a recorded answer. Raises, before anything is computed, RangeError (no longer as planned),
+    DeclarationError, JobError (another process rewrites the table).
     """
     table = session.catalog.table(planned.table)
     with publishing(session.settings, table):
@@ -50,9 +58,10 @@ def run(
             yield from compute.published(session, table, Publication([planned.span]), ask)
         else:
             number, done = unfinished(session, state, planned.span)
-            units = [
-                partition_range(p, table.partition_by) for p in planned.partitions if p not in done
-            ]
+            left = [p for p in planned.partitions if p not in done]
+            certified = {} if again else unchanged(session, table, left)
+            units = [partition_range(p, table.partition_by) for p in left if p not in certified]
+            yield from _left_alone(session, table, certified, number, len(units))
             yield from _published(session, table, units, planned.at_once, number, ask)
     # found again: tables with a state are reached as far as their streams have come meanwhile
     for other, span in reading(session, table, planned.span) if cascade else ():
@@ -107,6 +116,27 @@ def followed(
                 yield compute.backfill(session, table, sessions)
         else:
             yield from _published(session, table, closed, at_once)
+
+
+def _left_alone(
+    lakehouse: Lakehouse, table: Table, certified: Mapping[str, Certificate], run: int, left: int
+) -> Iterator[Commit]:
+    """Adds the lines of partitions that stay as they are, by their certificates: nothing of them is computed or read."""
+    commit_log = lakehouse.commit_log(table)
+    commit_log.read_on()  # what a crash kept from it
+    for n, (key, last) in enumerate(certified.items(), 1):
+        span = partition_range(key, table.partition_by)
+        line = unwritten(
+            table,
+            "batch",
+            start=span.start,
+            end=span.end,
+            run=run,
+            left=left + len(certified) - n,
+            inputs=last.inputs,
+        )
+        commit_log.append(line)
+        yield line
 
 
 def _published(

@@ -42,21 +42,28 @@ def backfill(
             "new answers"
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Also compute partitions that are unchanged since they were reconciled"
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a closed range of a table hold its batch run, one commit per partition.
 
     The command runs beside the stream. The range consists of whole partitions behind the table's
-    frontier. Partitions that have these rows already stay as they are. A killed backfill continues
-    when it is run again. A table without event time is rebuilt whole, without a range; a keyed or
-    versioned table is rebuilt by its own job. Exit code 0 when done, 2 when refused.
+    frontier. Partitions that have these rows already stay as they are. One that is unchanged since
+    it was reconciled is not computed. A killed backfill continues when it is run again. A table
+    without event time is rebuilt whole, without a range; a keyed or versioned table is rebuilt by
+    its own job. Exit code 0 when done, 2 when refused.
     """
     from batch_jobs import backfill as job
 
     lakehouse, first, last = asked(start, end)
     # a range is refused before a JVM starts: planning reads logs only
     ask = ask_again or "missing"
-    planned = job.plan(lakehouse, table, first, last, whole=all_or_nothing, ask=ask)
+    planned = job.plan(lakehouse, table, first, last, whole=all_or_nothing, ask=ask, again=again)
     if lakehouse.catalog.table(table).kind.is_upserted:
         if not dry_run:
             job.renew(lakehouse, table)
@@ -72,7 +79,7 @@ def backfill(
         console.counting(f"backfill {table}", total) as done,
     ):
         runs = (
-            job.run(session, planned, cascade=cascade, ask=ask)
+            job.run(session, planned, cascade=cascade, ask=ask, again=again)
             if planned
             else job.rebuild(session, table)
         )

@@ -13,6 +13,7 @@ from lakehouse.declare.lookups import Ask
 from lakehouse.declare.table import Table
 from lakehouse.errors import RangeError
 from lakehouse.ranges import PARTITION_LENGTHS, Range, brief, partition_range
+from lakehouse.reconcile.unchanged import unchanged
 from lakehouse.storage.delta import delta_log
 from lakehouse.storage.disk.publish_lock import holder
 from lakehouse.storage.lakehouse import Lakehouse
@@ -47,6 +48,7 @@ class Backfill:
     partitions: tuple[str, ...]
     run: int  # its number; 0: all partitions in one commit
     done: tuple[str, ...]  # partitions that this run had done before it was cut short
+    unchanged: tuple[str, ...]  # of the others, since they were reconciled: they are not computed
     at_once: int  # partitions that are computed together
     rows_replaced: int
     input: str
@@ -72,6 +74,7 @@ def plan(
     *,
     whole: bool = False,
     ask: Ask = "missing",
+    again: bool = False,
 ) -> Backfill | None:
     """Returns the plan of `backfill.run`, and refuses what that would refuse; None for a table that has no range.
 
@@ -106,6 +109,9 @@ def plan(
         partitions=partitions,
         run=run,
         done=tuple(sorted(done)),
+        unchanged=()
+        if whole or again
+        else tuple(unchanged(lakehouse, table, [p for p in partitions if p not in done])),
         at_once=compute.at_once(rows, len(partitions)),
         rows_replaced=sum(f["num_records"] or 0 for f in stored),
         input=", ".join(inputs),

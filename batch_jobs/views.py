@@ -37,6 +37,7 @@ def show_plan(table: str, planned: "Backfill | None", as_json: bool) -> None:
                 "context": f"[{console.shown(planned.context_start)}, {console.shown(planned.context_end)})",
                 "input rows": f"at most {planned.input_rows:,} in {planned.input_files} files, {planned.input_bytes:,} bytes",
                 "done before": brief(planned.done) if planned.done else None,
+                "not computed": brief(planned.unchanged) if planned.unchanged else None,
                 "then pending": "; ".join(f"{d.table} {range_of(d)}" for d in planned.downstream)
                 or None,
                 "conflicts": "; ".join(planned.conflicts) or None,

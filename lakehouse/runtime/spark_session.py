@@ -111,6 +111,8 @@ def _chosen(settings: Settings, ui: bool) -> dict[str, object]:
         # through FileContext, the default, each rename on a local disk forks two processes
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
         ".checkpointing.FileSystemBasedCheckpointFileManager",
+        # without kafka: a topic's records would become objects of rows, and rows again, a twentieth of a catch-up
+        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         # of more than 32 files that are read by name, the default, a job would be made to look
         # whether they are there
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000",

@@ -23,6 +23,7 @@ from lakehouse.declare.catalog import load
 from lakehouse.declare.columns import ARRIVAL
 from lakehouse.errors import DeclarationError, RangeError
 from lakehouse.examples.sensors import tables as sensors
+from lakehouse.ranges import Range
 from lakehouse.reconcile import reconciliation
 from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_writer
@@ -39,6 +40,7 @@ from support import backfills
 SENSORS = (sensors.__name__,)
 VALID, AVERAGES, TRENDS = "valid_readings", "sensor_averages", "sensor_trends"
 START = datetime(2026, 1, 1, tzinfo=UTC)
+KEYS = ("2026-01-01-00", "2026-01-01-01", "2026-01-01-02")
 
 
 click_topic = kafka("clicks", schema="user STRING NOT NULL, at TIMESTAMP NOT NULL")
@@ -152,6 +154,64 @@ def test_a_commit_that_a_crash_kept_from_the_commit_log_is_told_by_the_next_run(
         if c.version != NOTHING
     )
     assert told.version == delta_writer.version(session.path(session.catalog.table(VALID)))
+
+
+def test_what_is_unchanged_since_its_certificate_is_not_read(session):
+    averages = session.catalog.table(AVERAGES)
+    reconciliation.reconcile(session, averages, Range(at(0), at(3)))
+    for name in ("sensor_readings", VALID, AVERAGES):
+        for file in session.path(session.catalog.table(name)).glob("_partition=*/*.parquet"):
+            file.write_bytes(b"not Parquet")  # in its place, so that only a reader notices
+    remove(session, VALID, "_partition = '2026-01-01-02'")
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).unchanged == KEYS[:2]
+    commits = list(backfills.run(session, AVERAGES, at(0), at(2)))
+    assert [(c.span, c.version, c.left) for c in commits] == [
+        (Range(at(0), at(1)), NOTHING, 1),
+        (Range(at(1), at(2)), NOTHING, 0),
+    ]
+    assert backfill.plan(session, AVERAGES, at(0), at(2), again=True).unchanged == ()
+    with pytest.raises(Exception, match="is not a Parquet file"):
+        list(backfills.run(session, AVERAGES, at(0), at(2), again=True))
+
+
+def other_declaration(session: Session) -> Session:
+    other = replace(session.catalog.table(AVERAGES), keys=())
+    return replace(
+        session, catalog=replace(session.catalog, tables=session.catalog.tables | {AVERAGES: other})
+    )
+
+
+def requarantined(session: Session) -> Session:
+    averages = session.catalog.table(AVERAGES)
+    row = {"reason": "by hand", "_partition": KEYS[1], "_origin": "stream"}
+    path = str(session.path(averages, "quarantine"))
+    schema = pa.schema(DeltaTable(path).schema().to_arrow())
+    write_deltalake(path, pa.Table.from_pylist([row], schema), mode="append")
+    return session
+
+
+def removing(name: str, predicate: str) -> Callable[[Session], Session]:
+    def removed(session: Session) -> Session:
+        remove(session, name, predicate)
+        return session
+
+    return removed
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (other_declaration, ()),
+        (requarantined, ()),
+        (removing(AVERAGES, "_partition = '2026-01-01-01'"), (KEYS[0], KEYS[2])),
+        (removing(VALID, "_partition = '2026-01-01-01'"), (KEYS[0], KEYS[2])),
+    ],
+    ids=["declaration", "quarantine", "rows", "input"],
+)
+def test_what_was_changed_since_its_certificate_is_computed(session, change, left):
+    reconciliation.reconcile(session, session.catalog.table(AVERAGES), Range(at(0), at(3)))
+    assert backfill.plan(session, AVERAGES, at(0), at(3)).unchanged == KEYS
+    assert backfill.plan(change(session), AVERAGES, at(0), at(3)).unchanged == left
 
 
 @pytest.mark.slow

@@ -68,6 +68,10 @@ BARE = (
     "1e-400", "NaN", "Infinity", "true", "false", "[1,2]", '{"x":1}', '{"x": 1.10}', "[1.0]", '{"x":"1"}', '{"x":1,"x":2}',
     "1767225600", "1767225600000", "1767225600.5", "[]", "{}", '["1"]', "[null]",
 )  # fmt: skip
+BROKEN = (
+    "", "01", "-", "-01", "1.", ".5", "+1", "1e", "1e+", "--1", "1 2", "1a", "0x1", "tru", '"a" "b"', '"a', 'a"', "'a'", ":",
+    '"\x01"', '"\x7f"', '"a\nb"', r'"a\n"', r'"\x"', '"\\', "{", "[", "}", ",", '1, "c0 ": 2',
+)  # fmt: skip
 ESCAPED = (r'"\ud800"', r'"\ud83d\ude00"', r'"\u0000"')
 
 
@@ -81,12 +85,17 @@ def csv_texts() -> list[str]:
     return [f'"{each}"' if "," in each else each for each in sent]
 
 
-def taken(spark, format: str, types: tuple[str, ...], texts: list[str]) -> dict[tuple, object]:
-    """What each text is as each type; of one that is refused the name of its field and the type are in the reason."""
+def taken(
+    spark, format: str, types: tuple[str, ...], texts: list[str], more: str = ""
+) -> dict[tuple, object]:
+    """What each text is as each type, with `more` behind it in an object of JSON.
+
+    Of one that is refused the name of its field and the type are in the reason.
+    """
     schema = StructType.fromDDL(", ".join(f"c{n} {type_}" for n, type_ in enumerate(types)))
     sent = [(n, text) for n in range(len(types)) for text in texts]
     if format == "json":
-        lines = [f'{{"c{n}": {text}}}' for n, text in sent]
+        lines = [f'{{"c{n}": {text}{more}}}' for n, text in sent]
     else:
         lines = [",".join(text if n == at else "" for at in range(len(types))) for n, text in sent]
     rows = spark.createDataFrame(
@@ -143,6 +152,17 @@ def test_the_table_of_the_page_is_what_is_taken(spark):
     if old != written:
         (PAGE.parent / "values.md.new").write_text(before + BEGIN + written + END + after)
     assert old == written, f"{PAGE}.new has the table as it is now; read what changed in it"
+
+
+def test_a_flat_object_is_read_as_the_parser_reads_it(spark):
+    """An object in the value of an unknown field leaves all of a message to the parser."""
+    texts = [*json_texts(), *BROKEN]
+    flat = taken(spark, "json", TYPES, texts)
+    assert flat == taken(spark, "json", TYPES, texts, ', "x": {}')
+    for more in (', "x": "y"', ' ,\t"x":-1.5e+3\r\n', ', "x": "é"', r', "x": "\""'):
+        assert flat == taken(spark, "json", TYPES, texts, more), more
+    for more in (", 'x': 1", ', "x": 01', ', "x"', ', "x": ', ",", ', "x": "\x01"'):
+        assert not any(taken(spark, "json", TYPES, texts, more).values()), more
 
 
 def test_what_is_taken_is_exactly_what_was_sent(spark):

@@ -18,8 +18,9 @@ def run(
     whole: bool = False,
     cascade: bool = False,
     ask: Ask = "missing",
+    again: bool = False,
 ) -> Iterator[Commit]:
-    planned = backfill.plan(session, table, start, end, whole=whole, ask=ask)
+    planned = backfill.plan(session, table, start, end, whole=whole, ask=ask, again=again)
     if planned is None:
         return backfill.rebuild(session, table)
-    return backfill.run(session, planned, cascade=cascade, ask=ask)
+    return backfill.run(session, planned, cascade=cascade, ask=ask, again=again)

@@ -9,7 +9,9 @@ import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.json.JsonReadFeature;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -25,6 +27,7 @@ import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.DoubleType;
 import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.MapType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
@@ -179,7 +182,7 @@ final class Json {
     abstract Object of(Source source) throws IOException;
   }
 
-  private static final class Text extends Kind {
+  static final class Text extends Kind {
     Text(DataType type) {
       super(type);
     }
@@ -190,45 +193,39 @@ final class Json {
     }
   }
 
-  private static final class Scalar extends Kind {
+  static final class Scalar extends Kind {
     Scalar(DataType type) {
       super(type);
     }
 
     @Override
     Object of(Source source) throws IOException {
-      JsonParser parser = source.parser;
-      if (type instanceof VariantType) return variant(source.raw());
-      switch (source.token) {
+      return type instanceof VariantType ? variant(source.raw()) : of(source.token, source.parser.getText());
+    }
+
+    /** A token that is neither an object nor a list, by its text. */
+    Object of(JsonToken token, String text) {
+      switch (token) {
         case VALUE_TRUE, VALUE_FALSE:
-          return type instanceof BooleanType ? (Object) (source.token == JsonToken.VALUE_TRUE) : null;
+          return type instanceof BooleanType ? (Object) (token == JsonToken.VALUE_TRUE) : null;
         case VALUE_STRING:
-          boolean named = (type instanceof DoubleType || type instanceof FloatType) && Values.isNamed(parser.getText());
-          return named || isWritten(type) ? Values.of(parser.getText(), type) : null;
+          boolean named = (type instanceof DoubleType || type instanceof FloatType) && Values.isNamed(text);
+          return named || isWritten(type) ? Values.of(text, type) : null;
         case VALUE_NUMBER_INT:
-          if (type instanceof TimestampType) return seconds(parser);
-          if (isNumeric(type)) return Values.of(parser.getText(), type);
-          return isLong(parser) ? isWhole(parser.getLongValue()) : null;
+          if (type instanceof TimestampType) return seconds(text);
+          if (isNumeric(type)) return Values.of(text, type);
+          return type instanceof BooleanType || isWritten(type) ? null : Values.whole(text, type);
         case VALUE_NUMBER_FLOAT:
-          return isNumeric(type) ? Values.of(parser.getText(), type) : null;
+          return isNumeric(type) ? Values.of(text, type) : null;
         default:
           return null;
       }
     }
 
-    private Object isWhole(long value) {
-      boolean other = type instanceof BooleanType || isWritten(type);
-      return other ? null : Values.inRange(value, type);
-    }
-
-    private static boolean isLong(JsonParser parser) throws IOException {
-      return parser.getNumberType() != JsonParser.NumberType.BIG_INTEGER;
-    }
-
-    private static Long seconds(JsonParser parser) throws IOException {
-      if (!isLong(parser)) return null;
-      long value = parser.getLongValue();
-      return Math.abs(value) <= Values.LAST / 1_000_000 && Values.isInstant(value * 1_000_000) ? (Long) (value * 1_000_000) : null;
+    private static Long seconds(String text) {
+      Long value = (Long) Values.whole(text, LongType$.MODULE$);
+      if (value == null || Math.abs(value) > Values.LAST / 1_000_000) return null;
+      return Values.isInstant(value * 1_000_000) ? (Long) (value * 1_000_000) : null;
     }
 
     private static boolean isNumeric(DataType type) {
@@ -264,20 +261,33 @@ final class Json {
   }
 
   static final class Struct extends Kind {
+    static final int LONGEST_NAME = 1_000; // of a field in `Flat`; the parser's limit is higher
     private final Map<String, Integer> places = new HashMap<>();
     private final String[] names;
-    private final Kind[] kinds;
+    private final byte[][] sent; // the names as messages have them
+    final Kind[] kinds;
 
     /** Of the first fields of a type. */
     Struct(StructType type, int many) {
       super(type);
       names = new String[many];
+      sent = new byte[many][];
       kinds = new Kind[many];
       for (int at = 0; at < many; at++) {
         names[at] = type.apply(at).name();
+        sent[at] = names[at].getBytes(StandardCharsets.UTF_8);
         kinds[at] = kind(type.apply(at).dataType());
         places.put(names[at], at);
       }
+    }
+
+    /** The place of the field with that name, which is probably the `next` one; less than 0 if it is none of them. */
+    int place(byte[] text, int begin, int end, int next) {
+      for (int many = 0; many < sent.length; many++) {
+        int place = (next + many) % sent.length;
+        if (Arrays.equals(sent[place], 0, sent[place].length, text, begin, end)) return place;
+      }
+      return -1;
     }
 
     @Override

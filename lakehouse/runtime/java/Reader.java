@@ -83,6 +83,8 @@ public final class Reader implements Serializable {
   }
 
   private Object[] values(byte[] value) {
+    Object[] plain = format.equals("json") ? Flat.row(value, (Json.Struct) kind()) : null;
+    if (plain != null) return plain;
     try {
       String text = new String(value, StandardCharsets.UTF_8);
       // what is no UTF-8 has become this character

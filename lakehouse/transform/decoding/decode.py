@@ -305,7 +305,9 @@ def _problem(
     if source.of_registry:
         rules.append((F.col(CORRUPT).isNotNull(), F.col(CORRUPT)))
     else:
-        rules.append((~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
+        # our reader refuses such a value, too, so that only what it refuses is looked at once more
+        refused = F.lit(True) if source.format == "text" else F.col(CORRUPT).isNotNull()
+        rules.append((refused & ~F.is_valid_utf8(value.cast("string")), "not UTF-8"))
         if source.format == "csv":
             text = value.cast("string")
             quotes = F.length(text) - F.length(F.translate(text, '"', ""))
