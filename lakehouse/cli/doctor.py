@@ -127,7 +127,20 @@ def _packages(settings: Settings, name: str) -> Finding:
     return Finding(name, "ok", ", ".join(installed))
 
 
+def _store(settings: Settings, name: str) -> Finding:
+    """Returns whether the store keeps two writers apart, and how long its requests take."""
+    try:
+        write, read = root.seconds_of_store(settings)
+    except SettingsError as err:
+        what, _, remedy = str(err).partition("; ")
+        return Finding(name, "fail", what, remedy)
+    times = f"a write takes {write * 1000:.0f} ms, a read {read * 1000:.0f} ms (medians of ten)"
+    return Finding(name, "ok", f"{settings.root} keeps two writers apart; {times}")
+
+
 def _root(settings: Settings, name: str) -> Finding:
+    if root.is_in_a_store(settings):
+        return _store(settings, name)
     folder = root.nearest(settings)
     if not root.can_write(settings):
         remedy = "commands that only read do so; to write, give this user the right, or set LAKEHOUSE_ROOT to another folder"

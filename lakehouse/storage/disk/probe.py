@@ -1,8 +1,10 @@
 """A check that an object store keeps two writers apart, by four small writes, before a process writes to it."""
 
+import time
 import uuid
 from contextlib import suppress
 from functools import cache
+from statistics import median
 
 from lakehouse.errors import SettingsError
 from lakehouse.object_paths import ObjectPath
@@ -28,6 +30,24 @@ def check(root: ObjectPath) -> None:
             f"root={root}: {fault}, so two writers of a table would lose rows; use a store that has conditional writes "
             "(`lakehouse doctor` says more)"
         )
+
+
+def seconds(root: ObjectPath, times: int = 10) -> tuple[float, float]:
+    """Returns the median seconds of a small write and of a read. Raises OSError."""
+    path = below(root, "_probe", uuid.uuid4().hex)
+    assert isinstance(path, ObjectPath)
+    writes, reads = list[float](), list[float]()
+    try:
+        for _ in range(times):
+            begun = time.monotonic()
+            path.write_bytes(b"1")
+            written = time.monotonic()
+            path.read_bytes()
+            writes.append(written - begun)
+            reads.append(time.monotonic() - written)
+    finally:
+        path.unlink(missing_ok=True)
+    return median(writes), median(reads)
 
 
 def _fault(path: ObjectPath) -> str:

@@ -28,6 +28,17 @@ def make(settings: Settings) -> None:
     settings.own_folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def is_in_a_store(settings: Settings) -> bool:
+    return isinstance(settings.root, ObjectPath)
+
+
+def seconds_of_store(settings: Settings) -> tuple[float, float]:
+    """Returns the median seconds of a write and of a read. Raises SettingsError for a store that is not safe (`probe`)."""
+    assert isinstance(settings.root, ObjectPath)
+    probe.check(settings.root)
+    return probe.seconds(settings.root)
+
+
 def check_on_a_disk(settings: Settings, what: str) -> None:
     """Raises SettingsError for a root in an object store, where there is no `what` yet."""
     if isinstance(settings.root, ObjectPath):
