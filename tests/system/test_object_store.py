@@ -186,6 +186,21 @@ def test_holder_that_slept_finds_its_lock_taken(folder, monkeypatch):
         assert second.is_held and not first.is_held
 
 
+def test_lock_outlives_an_outage_of_the_store(folder, faults, monkeypatch, caplog):
+    monkeypatch.setattr(objects, "_RENEWAL", 0.5)
+    with locks.alone(folder / "lock", 0) as lock:
+        faults.refused, end = 1.0, time.monotonic() + 90
+        while "cannot be renewed" not in caplog.text:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        faults.refused = 0.0
+        while not lock.is_held:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert lock.is_held and "has taken it" not in caplog.text
+    assert locks.holder(folder / "lock") == ""
+
+
 def test_file_that_holds_garbage_is_moved_aside(folder, caplog):
     (folder / "value.json").write_bytes(b"garbage")
     assert files.read_value(folder / "value.json", int, "it counts from one") is None

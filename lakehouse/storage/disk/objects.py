@@ -80,6 +80,9 @@ class Lock:
     def __init__(self, path: ObjectPath, note: str) -> None:
         self._path, self._note = path, note
         self._version: Version | None = None
+        self._tried: list[
+            bytes
+        ] = []  # what was written since it was known to be held, the answer perhaps lost
         self._until = 0.0
         self._ended = threading.Event()
         self._renewal: threading.Thread | None = None
@@ -137,17 +140,26 @@ class Lock:
         while not self._ended.wait(_RENEWAL):
             begun = time.monotonic()
             try:
-                assert self._version is not None
-                self._version = self._path.swap(self._content(), self._version)
+                self._version = self._renewed()
             except OSError as err:
                 _log.warning(f"file={self._path}: it cannot be renewed, and expires ({err})")
                 continue
+            self._tried.clear()
             if self._version is None:
                 _log.warning(
                     f"file={self._path}: another process has taken it, since this one was late to renew it"
                 )
                 return
             self._until = begun + WITHIN * 2 / 3
+
+    def _renewed(self) -> Version | None:
+        assert self._version is not None
+        self._tried.append(self._content())
+        if version := self._path.swap(self._tried[-1], self._version):
+            return version
+        # one of the writes of an outage may have been made
+        content, version = self._path.read_versioned()
+        return version if content in self._tried else None
 
     def _content(self, *, released: bool = False) -> bytes:
         # the nonce makes each version another one: a store may know a version by its content alone
