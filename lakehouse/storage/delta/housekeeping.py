@@ -20,6 +20,7 @@ from lakehouse.storage.delta import (
 )
 from lakehouse.storage.delta.delta_log import open_table
 from lakehouse.storage.delta.log_state import LogState
+from lakehouse.storage.disk.objects import written_whole
 
 SMALL = (
     50 << 20
@@ -76,7 +77,10 @@ def _merged(log: LogState, files: Sequence[dict]) -> dict:
     rows, found = 0, [schema.empty_table().select(searched)]
     how = {"coerce_timestamps": "us", "store_decimal_as_integer": True}
     # better compression costs nothing where it is done once
-    with pq.ParquetWriter(place, schema, compression="zstd", **how) as writer:
+    with (
+        written_whole(place) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", **how) as writer,
+    ):
         for file in files:
             part = version_rows.rows_of(log.path, file, schema)
             writer.write_table(part)

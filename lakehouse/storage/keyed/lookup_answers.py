@@ -23,7 +23,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.delta import delta_log, delta_writer
 from lakehouse.storage.disk import layout
 from lakehouse.storage.disk.files import read_value, replace_file
-from lakehouse.storage.disk.objects import for_spark
+from lakehouse.storage.disk.objects import dataset
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,11 +75,9 @@ def recorded(
     """Returns the last asked answer to each of the `rows` in these files of the table at `path`: `_row`, `answer`, `failure`."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.dataset as ds
 
-    paths = [for_spark(delta_log.data_file(path, file)) for file in files]
-    dataset = ds.dataset(paths, schema=schema, format="parquet")
-    mine = dataset.to_table(
+    stored = dataset([delta_log.data_file(path, file) for file in files], schema)
+    mine = stored.to_table(
         columns=[ROW, "answer", "failure", "asked"], filter=pc.field(ROW).isin(rows)
     ).sort_by("asked")
     last = {row: place for place, row in enumerate(mine[ROW].to_pylist())}
