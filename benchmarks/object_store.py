@@ -66,19 +66,19 @@ def measured(settings: Settings, faults: s3_server.Faults, rate: int, within: in
             seconds["start of the job"] = time.monotonic() - begun
             _send(settings, workload, 30)
             cpu, commits = tree.cpu(), _commits(settings)
-            faults.requests.clear()
+            faults.clear()
             sent = 30 * rate + _send(settings, workload, within)
-            cores, busy = (tree.cpu() - cpu) / within, Counter(faults.requests)
+            cores, busy = (tree.cpu() - cpu) / within, faults.requests
             commits = _commits(settings) - commits
             time.sleep(15)  # what was sent is through all tables
-            faults.requests.clear()
+            faults.clear()
             time.sleep(within)
-            idle = Counter(faults.requests)
+            idle = faults.requests
         for words in (("table", "list"), ("query", "SELECT count(*) AS n FROM sensor_readings")):
             commands.run(settings, *words)  # caches are filled
-            faults.requests.clear()
+            faults.clear()
             seconds[words[0] + words[1][:5]] = commands.run(settings, *words).seconds
-            asked[words[0]] = Counter(faults.requests)
+            asked[words[0]] = faults.requests
         found = commands.run(
             settings, "query", "--json", "SELECT count(*) AS n FROM sensor_readings"
         )

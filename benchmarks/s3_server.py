@@ -4,19 +4,19 @@ Between it and its clients there may be a proxy that counts requests, and loses 
 """
 
 import http.client
+import json
 import os
 import random
 import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from lakehouse.object_paths import ObjectPath, store, to_path
 
@@ -24,45 +24,90 @@ BUCKET = "lake"
 _LIMIT = 60.0  # seconds
 
 
-@dataclass
+_CONTROL = "/-/faults"
+
+
 class Faults:
     """The share of writes whose answer is lost after the server has made them, and that are answered by 503; and the counts.
 
-    `requests`: by method and by the kind of what is asked for.
+    The proxy is a process of its own: a client that waits for an answer may hold what a thread beside it needs.
+
+    :param delay: seconds that each request takes longer.
     """
 
-    lost: float = 0.0
-    refused: float = 0.0
-    delay: float = 0.0  # seconds, of each request
-    counts: Counter[str] = field(default_factory=Counter)
-    requests: Counter[str] = field(default_factory=Counter)
-    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    def __init__(self, lost: float = 0.0, refused: float = 0.0, delay: float = 0.0) -> None:
+        self._shares = {"lost": lost, "refused": refused, "delay": delay}
+        self.port = 0  # once it runs
+
+    def set(self, **shares: float) -> None:
+        self._shares |= shares
+        self._ask(self._shares)
+
+    def clear(self) -> None:
+        """Begins to count again."""
+        self._ask({**self._shares, "clear": True})
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Returns how many writes were lost, and how many refused."""
+        return Counter(self._ask({})["counts"])
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Returns the requests by their method and the kind of what they ask for."""
+        return Counter(self._ask({})["requests"])
+
+    def _ask(self, change: Mapping[str, object]) -> dict[str, dict[str, int]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("PUT", _CONTROL, json.dumps(change).encode())
+        try:
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
 
 
 @contextmanager
 def running(faults: Faults | None = None) -> Iterator[Mapping[str, str]]:
     """Starts the server, and yields the variables by which clients reach it, which this process has meanwhile."""
+    with ExitStack() as started:
+        port = _free_port()
+        moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        started.enter_context(_process(moto, port))
+        _make_bucket(port)
+        reached = port
+        if faults is not None:
+            reached = faults.port = _free_port()
+            proxy = [sys.executable, "-m", __name__, str(reached), str(port)]
+            started.enter_context(_process(proxy, reached))
+            faults.set()
+        variables = {
+            "AWS_ACCESS_KEY_ID": "of-a-test",
+            "AWS_SECRET_ACCESS_KEY": "of-a-test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{reached}",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        started.enter_context(_environment(variables))
+        store.cache_clear()
+        started.callback(store.cache_clear)
+        yield variables
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def _process(command: list[str], port: int) -> Iterator[None]:
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[1]
+    )
     try:
         _await(server, port)
-        with _proxy(port, faults) if faults else _none(port) as reached:
-            variables = {
-                "AWS_ACCESS_KEY_ID": "of-a-test",
-                "AWS_SECRET_ACCESS_KEY": "of-a-test",
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{reached}",
-                "AWS_ALLOW_HTTP": "true",
-            }
-            with _environment(variables):
-                _make_bucket(port)
-                store.cache_clear()
-                yield variables
+        yield
     finally:
-        store.cache_clear()
         server.terminate()
         server.wait()
 
@@ -100,58 +145,64 @@ def _await(server: subprocess.Popen, port: int) -> None:
 
 
 def _make_bucket(port: int) -> None:
-    import boto3
+    import boto3  # type: ignore[import-untyped]
 
-    boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket=BUCKET)
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="of-a-test",
+        aws_secret_access_key="of-a-test",
+    )
+    client.create_bucket(Bucket=BUCKET)
 
 
-@contextmanager
-def _none(port: int) -> Iterator[int]:
-    yield port
+class _Proxy(ThreadingHTTPServer):
+    daemon_threads = True
 
+    def __init__(self, port: int, behind: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.behind, self.dice = behind, random.Random(1)
+        self.shares = {"lost": 0.0, "refused": 0.0, "delay": 0.0}
+        self.counts, self.requests = Counter[str](), Counter[str]()
 
-@contextmanager
-def _proxy(port: int, faults: Faults) -> Iterator[int]:
-    class Handler(_Handler):
-        server_port, disturbed = port, faults
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up is none of ours."""
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: object) -> None:
-            """A client that hangs up is none of ours."""
-
-    proxy = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    try:
-        yield proxy.server_port
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
+    def changed(self, change: dict) -> bytes:
+        if change.pop("clear", False):
+            self.counts.clear()
+            self.requests.clear()
+        self.shares |= change
+        return json.dumps({"counts": self.counts, "requests": self.requests}).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_port: int
-    disturbed: Faults
+    server: _Proxy
 
     def _pass(self) -> None:
-        faults, body = self.disturbed, self._body()
-        faults.requests[f"{self.command} {_kind(self.path)}"] += 1
-        time.sleep(faults.delay)
-        roll = faults.dice.random() if self.command in ("PUT", "POST") else 1.0
-        if roll < faults.refused:
-            faults.counts["refused"] += 1
+        proxy, body = self.server, self._body()
+        if self.path == _CONTROL:
+            said = proxy.changed(json.loads(body))
+            self._answer(200, {}, said, len(said))
+            return
+        proxy.requests[f"{self.command} {_kind(self.path)}"] += 1
+        time.sleep(proxy.shares["delay"])
+        roll = proxy.dice.random() if self.command in ("PUT", "POST") else 1.0
+        refused, lost = proxy.shares["refused"], proxy.shares["lost"]
+        if roll < refused:
+            proxy.counts["refused"] += 1
             self._answer(503, {}, b"", 0)
             return
-        server = http.client.HTTPConnection("127.0.0.1", self.server_port, timeout=60)
+        server = http.client.HTTPConnection("127.0.0.1", proxy.behind, timeout=60)
         kept = {n: v for n, v in self.headers.items() if n.lower() not in _OF_A_HOP}
         server.request(self.command, self.path, body, kept | {"Content-Length": str(len(body))})
         answer = server.getresponse()
         content, headers = answer.read(), dict(answer.getheaders())
         server.close()
-        if roll < faults.refused + faults.lost and answer.status < 300:
-            faults.counts["lost"] += 1
+        if roll < refused + lost and answer.status < 300:
+            proxy.counts["lost"] += 1
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
@@ -199,3 +250,7 @@ def _kind(path: str) -> str:
         if path.endswith(".parquet")
         else re.sub(r"[0-9a-f-]{12,}", "", path.rsplit("/", 1)[-1])
     )
+
+
+if __name__ == "__main__":
+    _Proxy(int(sys.argv[1]), int(sys.argv[2])).serve_forever()

@@ -125,7 +125,7 @@ def grounds(pytestconfig):
     faults = s3_server.Faults(lost=0.05, refused=0.05)
     with s3_server.running(faults):
         yield Grounds(s3_server.folder("tests"))
-    assert faults.counts["lost"] and faults.counts["refused"]
+        assert faults.counts["lost"] and faults.counts["refused"]
 
 
 @pytest.fixture(scope="session")

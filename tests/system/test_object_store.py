@@ -34,16 +34,16 @@ def faults():
 
 @pytest.fixture
 def folder(faults, request) -> ObjectPath:
-    faults.lost = faults.refused = 0.0
+    faults.set(lost=0.0, refused=0.0)
     return s3_server.folder(request.node.name)
 
 
 @pytest.fixture
 def disturbed(faults, folder):
-    faults.counts.clear()
-    faults.lost = faults.refused = 0.2
+    faults.clear()
+    faults.set(lost=0.2, refused=0.2)
     yield folder
-    faults.lost = faults.refused = 0.0
+    faults.set(lost=0.0, refused=0.0)
     assert faults.counts["lost"] and faults.counts["refused"]
 
 
@@ -114,17 +114,17 @@ def _commit(path: str, who: int, times: int) -> None:
 
 def test_commits_of_several_processes_are_all_there_once(disturbed, faults):
     path = disturbed / "table"
-    faults.lost = faults.refused = 0.0  # a client of others makes the table
+    faults.set(lost=0.0, refused=0.0)  # a client of others makes the table
     schema = Schema.from_arrow(pa.schema({"who": pa.int64()}))
     DeltaTable.create(str(path), schema)
-    faults.lost = faults.refused = 0.1
+    faults.set(lost=0.1, refused=0.1)
     writers = [_SPAWN.Process(target=_commit, args=(str(path), who, 15)) for who in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    faults.lost = faults.refused = 0.0
+    faults.set(lost=0.0, refused=0.0)
     table = DeltaTable(str(path))
     assert Counter(table.to_pyarrow_table()["who"].to_pylist()) == dict.fromkeys(range(3), 15)
     assert table.version() == 45
@@ -189,11 +189,12 @@ def test_holder_that_slept_finds_its_lock_taken(folder, monkeypatch):
 def test_lock_outlives_an_outage_of_the_store(folder, faults, monkeypatch, caplog):
     monkeypatch.setattr(objects, "_RENEWAL", 0.5)
     with locks.alone(folder / "lock", 0) as lock:
-        faults.refused, end = 1.0, time.monotonic() + 90
+        faults.set(refused=1.0)
+        end = time.monotonic() + 90
         while "cannot be renewed" not in caplog.text:
             assert time.monotonic() < end
             time.sleep(0.1)
-        faults.refused = 0.0
+        faults.set(refused=0.0)
         while not lock.is_held:
             assert time.monotonic() < end
             time.sleep(0.1)

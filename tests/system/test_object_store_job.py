@@ -51,7 +51,7 @@ def test_job_in_an_object_store_is_killed_and_all_is_equal(settings, faults):
     sent = produce(settings, 0, 10)
     first = supervisor.start(settings, "sensors", wait=240)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "the first lot recorded", 240)
-    faults.lost = faults.refused = 0.05
+    faults.set(lost=0.05, refused=0.05)
     sent += produce(settings, 10, 20)
     os.kill(first.pid, signal.SIGKILL)  # while it takes in the second lot
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
@@ -61,7 +61,7 @@ def test_job_in_an_object_store_is_killed_and_all_is_equal(settings, faults):
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded", 240)
     awaited(lambda: is_closed(settings), "the first hour is closed", 240)
     supervisor.stop(settings, "sensors", timeout=120)
-    faults.lost = faults.refused = 0.0
+    faults.set(lost=0.0, refused=0.0)
     assert faults.counts["lost"] and faults.counts["refused"]
 
     [rows] = map(json.loads, command(settings, "query", "--json", ONCE).splitlines())
