@@ -134,7 +134,7 @@ def spark(pytestconfig, grounds):
     jvm = QUICK_JVM | (INTERPRETED if pytestconfig.getoption("interpreted") else {})
     spark = spark_session.create(
         Settings(
-            root=grounds.within or Settings.root,
+            root=grounds.within or Settings().root,
             jars=from_environment().jars,
             spark_conf=jvm,
             shuffle_partitions=1,

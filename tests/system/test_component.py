@@ -31,6 +31,7 @@ SENSORS, ADS = "lakehouse.examples.sensors.tables", "lakehouse.examples.ads.tabl
 EACH = {  # setting that may be given: a value that is not its default
     "root": "data",
     "module_path": ["modules"],
+    "local": "host",
     "jars": "jars",
     "bootstrap_servers": "127.0.0.1:9",
     "spark_master": "local[3]",

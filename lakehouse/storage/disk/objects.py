@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehouse import processes
 from lakehouse.object_paths import ObjectPath, Version
 
 if TYPE_CHECKING:
@@ -180,11 +179,15 @@ def holder(path: ObjectPath) -> str:
 
 @cache
 def _this_process(pid: int) -> dict[str, Any]:
+    from lakehouse import processes  # psutil, which each command would import
+
     return {"pid": pid, "started": processes.started(pid), "place": _place()}
 
 
 def _place() -> list[str]:
     """Returns the machine, its boot and the PID namespace, in which alone a pid says something."""
+    from lakehouse import processes
+
     with suppress(OSError):
         return [os.uname().nodename, processes.boot_id(), os.readlink("/proc/self/ns/pid")]
     return []
@@ -192,6 +195,8 @@ def _place() -> list[str]:
 
 def _has_ended(value: Mapping[str, Any]) -> bool:
     """Returns True if the holder was a process of this machine, and is not there any more."""
+    from lakehouse import processes
+
     if not value.get("place") or value["place"] != _place():
         return False
     return processes.running(value.get("pid", 0), value.get("started", 0.0)) is None
