@@ -19,9 +19,11 @@ def unchanged(lakehouse: Lakehouse, table: Table, keys: Iterable[str]) -> dict[s
     """
     if not table.deterministic or table.ttl or table.lookup or table.kind.is_report:
         return {}
+    certified = coverage.latest(lakehouse.settings, table)
+    if certified.keys().isdisjoint(keys := list(keys)):
+        return {}  # nor is a look at the logs noted, which a preview of a first run is not to leave
     equal = {p.key for p in coverage.partitions(lakehouse, table) if p.verdict == "EQUAL"}
     equal -= batch_state.read(lakehouse, table).waiting
-    certified = coverage.latest(lakehouse.settings, table)
     read = {"references": compute.pinned(lakehouse, table)}
 
     def holds(last: Certificate) -> bool:
