@@ -58,7 +58,7 @@ class Aged:
 
     @property
     def times(self) -> dict[str, float]:
-        """How many times as much each takes behind many: by medians."""
+        """Returns, by medians, how many times as much is taken behind many as behind few."""
         return {name: median(many) / median(few) for name, (few, many) in self.cpu.items()}
 
 

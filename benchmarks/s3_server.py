@@ -184,8 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         proxy, body = self.server, self._body()
         if self.path == _CONTROL:
-            said = proxy.changed(json.loads(body))
-            self._answer(200, {}, said, len(said))
+            counted = proxy.changed(json.loads(body))
+            self._answer(200, {}, counted, len(counted))
             return
         proxy.requests[f"{self.command} {_kind(self.path)}"] += 1
         time.sleep(proxy.shares["delay"])

@@ -27,7 +27,7 @@ from typing import IO, Any, ClassVar
 from lakehouse.errors import SettingsError
 
 Version = Mapping[str, str]
-"""What a store knows the content of an object by: its ETag, and its generation where it has one."""
+"""The content of an object, as its store knows it: by an ETag, and a generation where it has one."""
 
 _WRITER = "writer"  # the attribute of an object that names the request that wrote it
 _ATTEMPTS = 8  # at a conditional write, each with a pause twice as long as the one before
@@ -204,7 +204,7 @@ class ObjectPath(PosixPath):
                 return Stat(meta["size"], meta["last_modified"].timestamp(), stat.S_IFREG, version)
             except FileNotFoundError:
                 pass
-        if times := [each.st_mtime for _, each in self.walk_files()]:
+        if times := [stat_of.st_mtime for _, stat_of in self.walk_files()]:
             return Stat(0, max(times), stat.S_IFDIR)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
 
@@ -237,9 +237,9 @@ class ObjectPath(PosixPath):
         with _errors(self):
             listed = _obstore().list_with_delimiter(self._store, self._prefix)
         depth = len(self.parts) - 2
-        found = [*(meta["path"] for meta in listed["objects"]), *listed["common_prefixes"]]
+        paths = [*(meta["path"] for meta in listed["objects"]), *listed["common_prefixes"]]
         # others mark a folder by an object that is called as the folder
-        names = [path.split("/")[depth] for path in found if path.count("/") >= depth]
+        names = [path.split("/")[depth] for path in paths if path.count("/") >= depth]
         if not names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
         yield from (self / name for name in names)
@@ -364,12 +364,12 @@ def _errors(path: ObjectPath) -> Iterator[None]:
 
 
 def _os_error(path: ObjectPath, err: Exception) -> OSError:
-    exceptions, said = _exceptions(), " ".join(str(err).split())
+    exceptions, answer = _exceptions(), " ".join(str(err).split())
     for noise in _NOISE:
-        said = noise.sub("", said)
-    said = said[:_LONGEST]
+        answer = noise.sub("", answer)
+    answer = answer[:_LONGEST]
     if isinstance(err, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such bucket", str(path))
     if isinstance(err, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return PermissionError(errno.EACCES, f"the store denies it: {said}", str(path))
-    return OSError(errno.EIO, f"the store fails: {said}", str(path))
+        return PermissionError(errno.EACCES, f"the store denies it: {answer}", str(path))
+    return OSError(errno.EIO, f"the store fails: {answer}", str(path))

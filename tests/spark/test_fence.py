@@ -116,6 +116,7 @@ class Two:
         columns = StructType().add("n", "long").add("_partition", "string")
         table_creation.create(self.path, columns, True, "n")
         self.awake, self.other = (Writer(self.settings, way) for _ in range(2))
+        self.points: set[str] = set()  # at which one of them slept
 
     def __enter__(self) -> "Two":
         return self
@@ -129,6 +130,7 @@ class Two:
         """Returns the answer of the process that slept at the point, and gives the other the next turn."""
         self.awake.ask(act, n, point)
         self.awake.asleep()
+        self.points.add(point)
         self.lock.unlink(missing_ok=True)  # which no longer reaches both, as between two hosts
         if act == "write":
             self.other.does("start")
@@ -151,6 +153,7 @@ def test_a_writer_that_slept_in_its_commit_is_refused(tmp_path, way):
         for n in range(ROUNDS):
             answers.append(two.overtaken("write", 2 * n, chance.choice(points), "write"))
         rows = two.rows
+        assert two.points == {*points}
     if way == "fenced":
         assert answers == ["refused"] * ROUNDS and rows == [2 * n + 1 for n in range(ROUNDS)]
     else:
@@ -166,6 +169,7 @@ def test_a_batch_run_that_slept_before_its_commit_is_refused(tmp_path, way):
             point = chance.choice(points) if way == "fenced" else "replace"
             answers.append(two.overtaken("rewrite", n, point, "rewrite"))
             assert two.rows == [n + 1 if way == "fenced" else n], "what is in the table last"
+        assert two.points == ({*points} if way == "fenced" else {"replace"})
     assert answers == [{"fenced": "refused", "not fenced": "done"}[way]] * ROUNDS
 
 
@@ -179,6 +183,7 @@ def test_maintenance_that_slept_before_its_commit_is_refused(tmp_path, way):
             by = chance.choice(("lock", "compact"))
             answers.append((by, two.overtaken("compact", n, chance.choice(points), by)))
             assert two.rows == [*range(n + 2)]
+        assert two.points == {*points}
     not_moved_meanwhile = {answer for by, answer in answers if by == "lock"}
     assert {answer for by, answer in answers if by == "compact"} == {"refused"}
     assert not_moved_meanwhile == {{"fenced": "refused", "not fenced": "done"}[way]}

@@ -8,6 +8,7 @@ full_disk_under_an_upgrade  a table that is upgraded on a disk that is full: a p
 hungry           a pipeline that takes as much memory as a message asks for
 both_ways        steps by prepared plans, compared with the ordinary way
 observed         what the control loop sees of a job
+signals          a signal that a process sends itself before a call of a step
 sensors_log      commits of a table of the sensors, as its commit log has them
 torn_logs        commit logs that are cut in the middle of a line
 deleted_logs     commit logs that somebody deletes at any moment

@@ -4,13 +4,12 @@ Its input is JSON: the commands, and the steps before which one of them is kille
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from typer.testing import CliRunner
@@ -23,6 +22,7 @@ from lakehouse.storage.log import commit_log, comparisons
 from lakehouse.storage.position import declared_state
 from lakehouse.storage.versions import savepoints, upgrades
 from streaming_jobs.supervision import supervisor
+from support.signals import signalled_before
 
 Command = tuple[str, ...]
 Step = tuple[str, int]
@@ -40,23 +40,9 @@ _OWNERS: dict[str, Any] = {
 }
 
 
-@contextmanager
-def killed_before(name: str, call: int) -> Iterator[None]:
+def killed_before(name: str, call: int) -> AbstractContextManager[None]:
     """Within it this process is killed before that call of that step."""
-    owner, left = _OWNERS[name], [call]
-    step = getattr(owner, name)
-
-    def counting(*given: object, **more: object) -> object:
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return step(*given, **more)
-
-    setattr(owner, name, counting)
-    try:
-        yield
-    finally:
-        setattr(owner, name, step)
+    return signalled_before(_OWNERS[name], name, call, signal.SIGKILL)
 
 
 def run(

@@ -7,8 +7,7 @@ that call of a step. It prints a line of each: "done", or "refused", or the erro
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from lakehouse.settings import from_environment
 from lakehouse.storage.delta import committer, delta_log
 from lakehouse.stream import queries
 from lakehouse.testing import Stage
+from support.signals import signalled_before
 
 START, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
 TABLE = "valid_readings"
@@ -36,27 +36,12 @@ def reading(at: datetime, fahrenheit: str = "50.00") -> dict[str, str]:
     }
 
 
-@contextmanager
-def sleeping(point: str) -> Iterator[None]:
+def sleeping(point: str) -> AbstractContextManager[None]:
     """Within it this process stops itself before that call of a step."""
     name, _, call = point.partition(":")
     if name not in _OWNERS:
-        yield
-        return
-    owner, left = _OWNERS[name], [int(call or 1)]
-    step = getattr(owner, name)
-
-    def counting(*given: object, **more: object) -> object:
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return step(*given, **more)
-
-    setattr(owner, name, counting)
-    try:
-        yield
-    finally:
-        setattr(owner, name, step)
+        return nullcontext()
+    return signalled_before(_OWNERS[name], name, int(call or 1), signal.SIGSTOP)
 
 
 def feed(stage: Stage, n: int) -> None:

@@ -12,12 +12,15 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from benchmarks import s3_server
+from lakehouse.cli import doctor
 from lakehouse.errors import JobError, SettingsError
 from lakehouse.object_paths import ObjectPath, to_path
 from lakehouse.settings import Settings, from_environment, to_environment
 from lakehouse.storage.delta import committer, small_commits
 from lakehouse.storage.disk import files, locks, objects, probe
 from lakehouse.storage.disk.notes import Notes
+from lakehouse.storage.lakehouse import load
+from lakehouse.storage.versions import savepoints, upgrades
 
 pytestmark = pytest.mark.slow
 
@@ -213,6 +216,22 @@ def test_file_that_holds_garbage_is_moved_aside(folder, caplog):
 def test_store_that_is_not_there_is_refused_in_a_line(folder, monkeypatch):
     with pytest.raises(SettingsError, match=r"no such bucket.*make the bucket"):
         probe.check(to_path("s3://another/root"))  # type: ignore[arg-type]
+
+
+def test_what_a_store_lacks_is_refused_by_name(folder, tmp_path):
+    settings = Settings(root=folder, local=tmp_path, tables=("lakehouse.examples.sensors.tables",))
+    lakehouse = load(settings)
+    with pytest.raises(SettingsError, match="no savepoints of a root in an object store yet"):
+        savepoints.create(lakehouse, "first")
+    with pytest.raises(SettingsError, match="no versions of a table beside it"):
+        upgrades.alone(settings, lakehouse.catalog.table("valid_readings"))
+
+
+def test_doctor_judges_a_store(folder, tmp_path):
+    sound = doctor._root(Settings(root=folder, local=tmp_path), "root")
+    assert sound.state == "ok" and "keeps two writers apart" in sound.found
+    missing = Settings(root=to_path("s3://missing/root"), local=tmp_path)
+    assert doctor._root(missing, "root").state == "fail"
 
 
 def test_settings_hand_the_root_down(folder, tmp_path):

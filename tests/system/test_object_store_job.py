@@ -55,7 +55,15 @@ def test_job_in_an_object_store_is_killed_and_all_is_equal(settings, faults):
     sent += produce(settings, 10, 20)
     os.kill(first.pid, signal.SIGKILL)  # while it takes in the second lot
     awaited(lambda: supervisor.status(settings, "sensors").state == "dead", "seen to be dead")
-    supervisor.start(settings, "sensors", wait=240)
+    second = supervisor.start(settings, "sensors", wait=240)
+    third = subprocess.run(
+        [sys.executable, "-m", "streaming_jobs.driver", "sensors"],
+        env=os.environ | to_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert third.returncode == 2 and f"pid={second.pid}" in third.stderr, third.stderr
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "the second lot recorded", 240)
     sent += go_on(settings, 61, 66)
     awaited(lambda: arrived(settings, "sensor_readings") >= sent, "all recorded", 240)
